@@ -132,7 +132,7 @@ pub enum Action {
         /// What.
         ticket: BlocksRef,
     },
-    /// A transfer has ended, and somebody wants to hear of it: see [`Desk::report`](crate::Desk::report).
+    /// A transfer has ended, and somebody wants to hear of it: see [`TransferManager::report`](crate::TransferManager::report).
     Report {
         /// How.
         report: Box<Report>,

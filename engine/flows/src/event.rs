@@ -10,7 +10,7 @@ use crate::manager::GateId;
 /// Something has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A session has begun. What the peer says next, as far as it concerns this layer, is [`Able`](penstock_session::control::Able), or it is
+    /// A session has begun. What the peer says next, as far as it concerns this layer, is [`PeerFeatures`](penstock_session::control::PeerFeatures), or it is
     /// [`Event::Unable`].
     Joined {
         /// With whom.

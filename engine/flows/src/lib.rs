@@ -7,7 +7,7 @@
 //!
 //! - [`event`] and [`action`]: what comes in and what goes out
 //! - [`cause`]: why something ended
-//! - [`desk`]: where it all comes together, one for each engine
+//! - [`manager`]: where it all comes together, one for each engine
 //! - [`partners`]: the peers, and the layouts that both sides have told each other
 //! - [`status`]: what an application sees of a transfer
 //! - [`layout`], [`geometry`], [`shards`], [`cut`]: how blocks lie, where each of their bytes is, which lie alike, and any range of the

@@ -1,4 +1,4 @@
-//! [`Place`]: a piece of memory, shared with other processes or not, that stays mapped while it
+//! [`SharedRange`]: a piece of memory, shared with other processes or not, that stays mapped while it
 //! is used.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

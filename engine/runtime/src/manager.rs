@@ -1,6 +1,6 @@
 //! What the control layer keeps, as calls and the control loop share it.
 //!
-//! A call changes the desk and wakes the control loop, which alone carries out what the desk wants: so it happens in the order in which it
+//! A call changes the transfer manager and wakes the control loop, which alone carries out what the transfer manager wants: so it happens in the order in which it
 //! was decided, and frames leave in that order.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +19,10 @@ use crate::engine_inner::EngineInner;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Shared};
 
-/// The longest sleep of a call that waits for the desk: it may have missed the word.
+/// The longest sleep of a call that waits for the transfer manager: it may have missed the word.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
-/// The desk of one engine.
+/// The transfer manager of one engine.
 pub(crate) struct TransferManagerShell {
     manager: Mutex<TransferManager>,
     /// Something can be fetched.
@@ -31,12 +31,12 @@ pub(crate) struct TransferManagerShell {
     tellings: AtomicU64,
     /// Notes whose number begins with it are landings.
     tag: u64,
-    /// Of which ends the desk reports, as bits.
+    /// Of which ends the transfer manager reports, as bits.
     reported: AtomicU8,
     kept: Mutex<Kept>,
 }
 
-/// What is kept for the desk, by its number.
+/// What is kept for the transfer manager, by its number.
 #[derive(Default)]
 struct Kept {
     last: u64,
@@ -47,7 +47,7 @@ struct Kept {
     strays: u64,
 }
 
-/// Where the desk says that what it has quarantined is quiet. Its blocks come back no sooner: until then it refuses them to others.
+/// Where the transfer manager says that what it has quarantined is quiet. Its blocks come back no sooner: until then it refuses them to others.
 #[derive(Debug, Default)]
 pub(crate) struct Word {
     is_said: AtomicBool,
@@ -97,7 +97,7 @@ impl TransferManagerShell {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps blocks until the desk lets them go.
+    /// Keeps blocks until the transfer manager lets them go.
     pub(crate) fn keep(&self, blocks: Blocks) -> BlocksRef {
         self.keep_all(vec![blocks])
     }
@@ -111,7 +111,7 @@ impl TransferManagerShell {
         ticket
     }
 
-    /// The blocks that are kept, for somebody who looks at them while the desk may let them go.
+    /// The blocks that are kept, for somebody who looks at them while the transfer manager may let them go.
     pub(crate) fn hold(&self, ticket: BlocksRef) -> Option<Vec<Blocks>> {
         self.kept().blocks.get(&ticket).cloned()
     }
@@ -157,7 +157,7 @@ impl TransferManagerShell {
         }
     }
 
-    /// Looks whether the desk agrees with itself and with what is kept for it.
+    /// Looks whether the transfer manager agrees with itself and with what is kept for it.
     fn check(&self) -> Result<(), Inconsistency> {
         let manager = self.lock();
         manager.check()?;
@@ -226,7 +226,7 @@ pub(crate) fn has_tag(id: NoteId, tag: u64) -> bool {
     (id.0 >> 64) as u64 == tag
 }
 
-/// A peer as the desk knows it.
+/// A peer as the transfer manager knows it.
 pub(crate) fn key_of(peer: &PeerState) -> PeerKey {
     PeerKey { peer_index: peer.peer_index, epoch: peer.epoch }
 }
@@ -241,7 +241,7 @@ impl<E: Env> Shared<E> {
         self.control.call(ControlCall::Landing { peer: Arc::clone(peer), payload: payload.to_vec() });
     }
 
-    /// Looks at the desk.
+    /// Looks at the transfer manager.
     pub(crate) fn look_at_manager<R>(&self, look: impl FnOnce(&TransferManager) -> R) -> R {
         look(&self.manager.lock())
     }
@@ -251,12 +251,12 @@ impl<E: Env> Shared<E> {
         self.manager.check()
     }
 
-    /// Takes something from the desk that is not carried out by anybody.
+    /// Takes something from the transfer manager that is not carried out by anybody.
     pub(crate) fn change_manager<R>(&self, change: impl FnOnce(&mut TransferManager) -> R) -> R {
         change(&mut self.manager.lock())
     }
 
-    /// Calls the desk. What it wants because of that is carried out by the control loop.
+    /// Calls the transfer manager. What it wants because of that is carried out by the control loop.
     pub(crate) fn call_manager<R>(&self, call: impl FnOnce(&mut TransferManager, Timestamp) -> R) -> R {
         let now = self.env.now();
         let answer = call(&mut self.manager.lock(), now);
@@ -266,7 +266,7 @@ impl<E: Env> Shared<E> {
 }
 
 impl<E: Env> EngineInner<E> {
-    /// Waits until the desk has what is looked for, at most so long.
+    /// Waits until the transfer manager has what is looked for, at most so long.
     pub(crate) fn wait_for_manager<R>(
         &self,
         within: Duration,

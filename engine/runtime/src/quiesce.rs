@@ -144,7 +144,7 @@ pub(crate) enum QuiesceCondition {
     Owner { peer: Arc<PeerState>, end: Box<dyn Fn() -> Option<RemoteQuiesceState> + Send + Sync> },
     /// A session that is over, until both sides have left it.
     Session { peer: Arc<PeerState> },
-    /// A peer that will say when it is done, or whose end proves it: the desk hears both.
+    /// A peer that will say when it is done, or whose end proves it: the transfer manager hears both.
     Word { peer: Arc<PeerState>, word: Arc<Word> },
     /// A fork of the engine's process: nothing can be proven from there.
     Fork,

@@ -139,7 +139,7 @@ pub(crate) enum ControlCall {
     Ended(Key),
     /// The peer tells the control layer that bytes are here.
     Landing { peer: Arc<PeerState>, payload: Vec<u8> },
-    /// The desk may want something.
+    /// The transfer manager may want something.
     Manager,
     /// Let every session come to its end.
     Drain,

@@ -10,7 +10,7 @@
 //! The pattern is `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`. Each message goes behind its length (u16, little
 //! endian). The handshake covers the opening, so that nobody changes the version on the way. The payload of
 //! the first message is empty, that of the second begins with 32 random bytes; what a later release puts
-//! there besides is not looked at. Those bytes make [`Channel::handshake_hash`] a thing that only the two
+//! there besides is not looked at. Those bytes make [`SecureChannel::handshake_hash`] a thing that only the two
 //! ends know: the bare hash could be computed by everybody of the group who saw the messages.
 //!
 //! Whoever has not shown that it can seal a message of its own costs little: until then messages longer than

@@ -1,7 +1,7 @@
 //! What engines say to each other of transfers by name, of legs, leases, pins and relays: the bodies of the frames from
 //! [`FIRST_KIND`] on.
 //!
-//! They are all optional kinds, and are said only to peers that have said [`Able`]. Each names its transfer, side and rank; what decodes
+//! They are all optional kinds, and are said only to peers that have said [`PeerFeatures`]. Each names its transfer, side and rank; what decodes
 //! and makes no sense for its transfer is answered by [`Refused`] and changes nothing.
 
 use serde::{Deserialize, Serialize};
@@ -434,7 +434,7 @@ pub struct RelayAbort {
     pub words: String,
 }
 
-/// A sink will read what a source lends. It is answered by [`Lend`] as soon as there is something to read.
+/// A sink will read what a source lends. It is answered by [`ReadOffer`] as soon as there is something to read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRequest {
     /// Who.

@@ -30,7 +30,7 @@ pub(crate) const KNOWN: u16 = OPTIONAL_KINDS + 0x31;
 pub(crate) const WITHDRAWN: u16 = OPTIONAL_KINDS + 0x40;
 pub(crate) const TRANSPORT_MESSAGE: u16 = OPTIONAL_KINDS + 0x41;
 
-/// The longest words of one [`Frame::Aside`], in bytes.
+/// The longest message of one [`Frame::TransportMessage`], in bytes.
 pub const TRANSPORT_MESSAGE_BYTES_MAX: usize = 4096;
 
 /// The longest words of a refusal, in bytes.

@@ -33,7 +33,7 @@ const MAC_BYTES: usize = 16;
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// A control channel; the messages of a [`crate::Channel`] follow.
+    /// A control channel; the messages of a [`crate::SecureChannel`] follow.
     Channel {
         /// The version of the channel.
         version: u16,
@@ -160,7 +160,7 @@ impl OpeningDecoder {
 
 /// What the two ends of one session know and nobody else: makes and judges the tokens of its streams.
 ///
-/// The key comes from what [`crate::Channel::handshake_hash`] gives on both ends. A token says which session
+/// The key comes from what [`crate::SecureChannel::handshake_hash`] gives on both ends. A token says which session
 /// and which stream of it, under a keyed BLAKE2s of 128 bits; that a token is used once is for the one who
 /// takes streams to see to.
 #[derive(Clone)]

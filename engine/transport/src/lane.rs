@@ -253,7 +253,7 @@ pub trait Lane: Send {
     }
 
     /// Proves that nothing of a transfer lands at the peer any more, of which nothing is posted from here on: all that was is placed,
-    /// or never will be. Where that takes an answer of the peer it is [`Announced::Accepted`] and reported by [`Sink::completed`]
+    /// or never will be. Where that takes an answer of the peer it is [`NotifyPosted::Accepted`] and reported by [`Sink::completed`]
     /// when it has come; it is not given up, but ends with the lane at the latest.
     fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
         let _ = proof;

@@ -203,7 +203,7 @@ pub trait TransportMessages: Send + Sync {
     fn on_message(&self, words: &[u8]) -> Result<(), LaneFault>;
 }
 
-/// Sends words to the peer's lanes: at most [`ASIDE_BYTES_MAX`] at once. Words of a session that has ended go nowhere.
+/// Sends a message to the lanes of the peer: at most [`TRANSPORT_MESSAGE_BYTES_MAX`] bytes. After the end of the session it is dropped.
 pub type ControlSender = Box<dyn Fn(&[u8]) + Send + Sync>;
 
 /// The longest transport message.

@@ -1,6 +1,6 @@
 //! C1: what a transfer by name costs, apart from its bytes: taken in, translated both ways, brought to its end.
 //!
-//! Two desks in one process, joined by encoded frames; nothing moves. Everything that a desk does for a transfer is in it: both maps of
+//! Two transfer managers in one process, joined by encoded frames; nothing moves. Everything that a transfer manager does for a transfer is in it: both maps of
 //! names, the claim, the grant and its answer, the part that is cut, the landing, the seal, the acknowledgement, what the handles ask when
 //! they are dropped, the tombstone, and the finished list; and so is what a caller makes for it, two descriptions and two lists of one
 //! entry. That is more than "taken in, translated, brought to its end", which is what the goal speaks of and what the tables of transfers do:
@@ -41,7 +41,7 @@ const BLOCKS: u32 = BATCH as u32;
 const TOKENS: u32 = 16;
 /// The most that a transfer may take on each side.
 const GOAL: Goal = Goal::AtMost(2.0);
-/// Time passes so fast for the desks: one of these for a batch.
+/// Time passes so fast for the transfer managers: one of these for a batch.
 const TICK: Duration = Duration::from_millis(1);
 
 /// What takes turns.
@@ -146,7 +146,7 @@ impl Names {
     }
 }
 
-/// One desk, and how it hears of the other.
+/// One transfer manager, and how it hears of the other.
 struct End {
     manager: TransferManager,
     layout: LayoutKey,

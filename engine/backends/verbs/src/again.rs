@@ -74,7 +74,7 @@ impl Channel {
         let view = context.segments.owner_state.view();
         let remote = op.remote.as_ref().map_or(op.key, |remote| remote.key);
         let there = context.told.still_stands(op.there, remote, op.remote_extents());
-        // A card refuses memory that was withdrawn like any other: here it is known why.
+        // An adapter refuses memory that was withdrawn like any other: here it is known why.
         if let Err(withdrawn) = there {
             return Some(withdrawn.told_to_peer().into());
         }

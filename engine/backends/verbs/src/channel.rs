@@ -45,7 +45,7 @@ pub(crate) struct Channel {
     pub(crate) lots: Vec<Lot>,
     /// What has ended and was not reported yet.
     pub(crate) over: Vec<Over>,
-    /// Rails whose queue was made new, of which the desk was not told yet.
+    /// Rails whose queue was made new, of which the CQ was not told yet.
     pub(crate) made_new: Vec<u8>,
     /// How long it stands without any rail.
     pub(crate) patience: Duration,
@@ -65,7 +65,7 @@ pub(crate) struct Over {
 const FIRST_LOOKS: Duration = Duration::from_micros(200);
 
 impl Channel {
-    /// Of these rails. In the outbox there is a slot for each message that may be under way, registered with the rails' cards in their order.
+    /// Of these rails. In the outbox there is a slot for each message that may be under way, registered with the rails' adapters in their order.
     pub(crate) fn new(
         number: u16,
         rails: Vec<RailParts>,
@@ -192,7 +192,7 @@ impl Channel {
 
     /// Tells the peer what follows a transfer, behind what was posted of it.
     pub(crate) fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
-        // What is read is here when the card says so, which no order of messages says; and of what has failed nothing is told.
+        // What is read is here when the adapter says so, which no order of messages says; and of what has failed nothing is told.
         let is_its = |over: &Over| over.transfer == arrival.transfer && over.result.is_err();
         if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
             return Err(PostError::Full);
@@ -310,7 +310,7 @@ impl Channel {
         }
     }
 
-    /// The card has done all requests up to this one.
+    /// The adapter has done all requests up to this one.
     pub(crate) fn has_done(&mut self, rail: usize, number: u64, context: &Context<'_>, sink: &mut dyn Sink) {
         if !self.rails[rail].has_done(number, context.now) {
             return;
@@ -338,7 +338,7 @@ impl Channel {
     ) -> Result<(), LaneFault> {
         let life = low_life(self.rails[rail].life);
         let expected = self.inbox.rails[rail].heard();
-        // What comes after the peer was told how much came is said again. A card that is being connected may take the peer's greeting
+        // What comes after the peer was told how much came is said again. An adapter that is being connected may take the peer's greeting
         // before the call has returned.
         if matches!(self.rails[rail].standing, Standing::New | Standing::Idle(_) | Standing::Ended(_)) {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Connecting queues beside the workers.
 //!
-//! A card may have to ask its network where the peer is, and the call that connects waits for the answer: a second and more where
+//! An adapter may have to ask its network where the peer is, and the call that connects waits for the answer: a second and more where
 //! nobody answers. A worker has other rails and other peers, which must not stand still meanwhile. So a queue that is to be connected again
 //! goes to a thread that lives as long as there are such queues, and comes back connected, or not. The queues of a new session go there, too,
 //! all at once, and whoever joins it waits for them together.
@@ -38,7 +38,7 @@ pub(crate) struct ConnectWork {
 /// A queue that comes back, and whether it is connected.
 pub(crate) type Back = (Box<dyn QueuePair>, Result<Connected, AdapterError>);
 
-/// A queue that is being connected. If nobody waits for it any more it is given back to its card as soon as the call has returned.
+/// A queue that is being connected. If nobody waits for it any more it is given back to its adapter as soon as the call has returned.
 pub(crate) struct Away {
     back: Receiver<Back>,
     /// The job, until it is begun.

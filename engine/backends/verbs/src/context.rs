@@ -18,11 +18,11 @@ pub(crate) struct Context<'a> {
     pub(crate) segments: &'a EngineSegments,
     /// Wakes the application when a counter has gone up.
     pub(crate) application: &'a Bell,
-    /// Hears what is proven of the peer's card.
+    /// Hears what is proven of the peer's adapter.
     pub(crate) witness: &'a dyn FenceObserver,
     /// Says something to the peer's channel of the same number, over the session's control channel.
     pub(crate) say: &'a dyn Fn(&[u8]),
-    /// The desk forgets the queue of this rail, by its number, which may be another's as soon as it was given back.
+    /// The CQ forgets the queue of this rail, by its number, which may be another's as soon as it was given back.
     pub(crate) forget: &'a dyn Fn(u8, u32),
     /// Who connects queues again.
     pub(crate) connect: &'a dyn Connect,

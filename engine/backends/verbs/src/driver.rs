@@ -15,26 +15,26 @@ use crate::adapter::{Adapter, AsyncEvent};
 use crate::hub::{Hub, Inner};
 use crate::regions::Regions;
 
-/// Turns until cards are asked again what has happened to them, while the worker does not sleep: a system call each.
+/// Turns until adapters are asked again what has happened to them, while the worker does not sleep: a system call each.
 const TURNS_PER_EVENTS: u32 = 1024;
 
-/// Events of one card that are taken at once.
+/// Events of one adapter that are taken at once.
 const EVENTS_AT_ONCE: usize = 64;
 
 /// One worker's driver.
 pub(crate) struct VerbsDriver {
     hub: Arc<Hub>,
-    /// What the worker sleeps on: desks, cards' events, and the timer.
+    /// What the worker sleeps on: CQs, adapters' events, and the timer.
     descriptor: OwnedFd,
     timer: OwnedFd,
     is_timed: bool,
-    /// The cards whose descriptors it sleeps on.
+    /// The adapters whose descriptors it sleeps on.
     watched: Vec<usize>,
     events: Option<Events>,
     turns: u32,
 }
 
-/// Cards' events, which one worker hears for all.
+/// Adapters' events, which one worker hears for all.
 pub(crate) struct Events {
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
     /// What is registered with them.
@@ -61,7 +61,7 @@ impl VerbsDriver {
         Ok(Self { hub, descriptor, timer, is_timed: false, watched, events, turns: 0 })
     }
 
-    /// Asks the cards what has happened to them, and tells all workers' lanes. Answers whether anything had.
+    /// Asks the adapters what has happened to them, and tells all workers' lanes. Answers whether anything had.
     fn take_events(&mut self) -> bool {
         let Some(Events { adapters, regions, hubs }) = &self.events else { return false };
         let mut any = false;
@@ -108,7 +108,7 @@ impl VerbsDriver {
     }
 }
 
-/// Descriptors of a card that has failed are readable for good once its device is gone: who slept on them would never sleep.
+/// Descriptors of an adapter that has failed are readable for good once its device is gone: who slept on them would never sleep.
 fn unwatch_dead(inner: &Inner, watched: &mut Vec<usize>, descriptor: &OwnedFd, events: Option<&Events>) {
     watched.retain(|&adapter| {
         if !inner.is_dead(adapter) {

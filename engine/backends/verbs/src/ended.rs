@@ -11,7 +11,7 @@ pub const ENDED_BYTES: usize = 40;
 /// Packets and queues are numbered in so many bits.
 const NUMBER_BITS: u32 = 24;
 
-/// No card gives this number to a queue of a session.
+/// No adapter gives this number to a queue of a session.
 pub const NO_QUEUE: u32 = 0;
 
 /// A life of a queue has ended, on the side that says so: nothing of it touches this side's memory any more.

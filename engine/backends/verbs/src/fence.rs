@@ -1,9 +1,9 @@
-//! What is known of the cards that touch this engine's memory for one session: up to which revision of this engine's log
+//! What is known of the adapters that touch this engine's memory for one session: up to which revision of this engine's log
 //! nothing old can land any more.
 //!
 //! ```text
-//! own cards     each lane's low water: the oldest revision under which anything under way was posted
-//! peer's cards  for each rail of each channel, the newest revision behind which nothing older comes: what the peer's
+//! own adapters     each lane's low water: the oldest revision under which anything under way was posted
+//! peer's adapters  for each rail of each channel, the newest revision behind which nothing older comes: what the peer's
 //!               fence said on that very rail, or what the peer was told when the rail was made new
 //! ```
 

@@ -1,4 +1,4 @@
-//! What a worker's driver and its lanes share: a desk on each card, the queues on them, and what has come for each lane.
+//! What a worker's driver and its lanes share: a CQ on each adapter, the queues on them, and what has come for each lane.
 //!
 //! A worker and its lanes use it from one thread; queues are made and taken away by the control thread as well. A driver that
 //! finds it locked looks again in its next turn.
@@ -17,7 +17,7 @@ use crate::slab::RegisteredSlots;
 /// Completions that are taken at once.
 const POLLED_AT_ONCE: usize = 64;
 
-/// How often a desk is polled in a turn while it has completions.
+/// How often a CQ is polled in a turn while it has completions.
 const POLLS_PER_TURN: usize = 4;
 
 /// One worker's hub.
@@ -25,7 +25,7 @@ pub(crate) struct Hub {
     inner: Mutex<Inner>,
 }
 
-/// How large desks are.
+/// How large CQs are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CqSize {
     pub(crate) completions: usize,
@@ -45,9 +45,9 @@ pub(crate) struct HubItem {
 /// What it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HubEvent {
-    /// A completion. If it is a message, its bytes are in a slot of this desk until it is given back.
+    /// A completion. If it is a message, its bytes are in a slot of this CQ until it is given back.
     Done { cq: u8, done: WorkCompletion },
-    /// Something has happened to the card, or to the queue.
+    /// Something has happened to the adapter, or to the queue.
     Event(AsyncEvent),
 }
 
@@ -79,7 +79,7 @@ struct Inbox {
     look: Option<Instant>,
 }
 
-/// A desk of one card, and its queues.
+/// A CQ of one adapter, and its queues.
 struct Place {
     cq: Box<dyn WorkerCq>,
     adapter: Arc<dyn Adapter>,
@@ -90,13 +90,13 @@ struct Place {
     receives: Receives,
     /// Room for what is taken at once, which a poll that finds nothing does not touch.
     found: Box<[WorkCompletion; POLLED_AT_ONCE]>,
-    /// The desk itself has failed: so have all its queues.
+    /// The CQ itself has failed: so have all its queues.
     is_broken: bool,
-    /// Its card has failed: it takes no new queues.
+    /// Its adapter has failed: it takes no new queues.
     is_dead: bool,
 }
 
-/// A queue on a desk.
+/// A queue on a CQ.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
     inbox: u32,
@@ -117,7 +117,7 @@ struct Reserved {
     needs_slots: bool,
 }
 
-/// Queue numbers are a card's own and as good as random below a few thousand.
+/// Queue numbers are an adapter's own and as good as random below a few thousand.
 #[derive(Default)]
 struct NumberHash(u64);
 
@@ -136,7 +136,7 @@ impl Hasher for NumberHash {
 }
 
 impl Hub {
-    /// A hub with a desk on each card, of the worker with these ready bits.
+    /// A hub with a CQ on each adapter, of the worker with these ready bits.
     pub(crate) fn open(adapters: &[Arc<dyn Adapter>], wanted: CqSize, ready: ReadyBits) -> Result<Self, AdapterError> {
         let place = |adapter: &Arc<dyn Adapter>| {
             let attr = adapter.attr();
@@ -154,7 +154,7 @@ impl Hub {
         Ok(Self { inner: Mutex::new(Inner { cqs, inboxes, now: None }) })
     }
 
-    /// Makes a queue on the desk of this card, and gives the card the receives that it may need. The worker does not wait meanwhile.
+    /// Makes a queue on the CQ of this adapter, and gives the adapter the receives that it may need. The worker does not wait meanwhile.
     pub(crate) fn queue(
         &self,
         adapter: usize,
@@ -326,7 +326,7 @@ impl Inner {
         self.now = None;
     }
 
-    /// Asks all cards, and marks the lanes that have something. Answers whether any had.
+    /// Asks all adapters, and marks the lanes that have something. Answers whether any had.
     pub(crate) fn turn(&mut self) -> bool {
         let mut any = false;
         for cq in 0..self.cqs.len() {
@@ -364,7 +364,7 @@ impl Inner {
         self.inboxes.earliest = earliest;
     }
 
-    /// The next completions make the desks' descriptors readable.
+    /// The next completions make the CQs' descriptors readable.
     pub(crate) fn arm(&mut self) {
         for cq in 0..self.cqs.len() {
             if !self.cqs[cq].is_broken
@@ -375,17 +375,17 @@ impl Inner {
         }
     }
 
-    /// Whether this card has failed.
+    /// Whether this adapter has failed.
     pub(crate) fn is_dead(&self, adapter: usize) -> bool {
         self.cqs[adapter].is_dead
     }
 
-    /// The desk on this card.
+    /// The CQ on this adapter.
     pub(crate) fn cq(&self, adapter: usize) -> &dyn WorkerCq {
         &*self.cqs[adapter].cq
     }
 
-    /// Takes completions of a desk and puts them where they belong. Answers how many.
+    /// Takes completions of a CQ and puts them where they belong. Answers how many.
     fn poll(&mut self, cq: usize) -> usize {
         let place = &mut self.cqs[cq];
         if place.is_broken {
@@ -446,14 +446,14 @@ impl Inner {
         }
     }
 
-    /// A desk has failed: all lanes with a queue there hear of it.
+    /// A CQ has failed: all lanes with a queue there hear of it.
     fn break_cq(&mut self, cq: usize, error: &AdapterError) {
         tracing::error!(%error, "a card's desk has failed: its queues are given up");
         self.cqs[cq].is_broken = true;
         self.event(cq, AsyncEvent::Fatal);
     }
 
-    /// Something has happened to a card, or to a queue of it: its lanes hear of it.
+    /// Something has happened to an adapter, or to a queue of it: its lanes hear of it.
     pub(crate) fn event(&mut self, adapter: usize, event: AsyncEvent) {
         self.cqs[adapter].is_dead |= event == AsyncEvent::Fatal;
         for (&number, &Placed { inbox, channel, rail, .. }) in &self.cqs[adapter].queues {
@@ -470,7 +470,7 @@ impl Inner {
         std::mem::swap(&mut self.inboxes.list[inbox as usize].items, items);
     }
 
-    /// How many receives the cards have as far as is known, and how many their queues may need.
+    /// How many receives the adapters have as far as is known, and how many their queues may need.
     #[cfg(test)]
     pub(crate) fn receives(&self) -> (usize, usize) {
         let counts = self.cqs.iter().map(|place| place.receives.counts());
@@ -485,7 +485,7 @@ impl Inner {
 }
 
 impl Place {
-    /// Gives the card as many receives as its queues may need.
+    /// Gives the adapter as many receives as its queues may need.
     fn supply(&mut self) -> Result<(), AdapterError> {
         self.receives.supply(&mut *self.cq)
     }

@@ -36,7 +36,7 @@ pub(crate) struct Common {
     pub(crate) transport_messages: Arc<LaneAsides>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) connectors: Arc<Connectors>,
-    /// The card of each rail, and how many channels and workers there are.
+    /// The adapter of each rail, and how many channels and workers there are.
     pub(crate) adapters: Vec<usize>,
     pub(crate) workers: usize,
 }
@@ -53,7 +53,7 @@ pub(crate) struct VerbsLane {
     low: LowWater,
     /// What was taken from the hub and not seen to.
     items: VecDeque<HubItem>,
-    /// Slots that were read, of this desk.
+    /// Slots that were read, of this CQ.
     read: (u8, Vec<u64>),
     message: Box<[u8]>,
     /// The local region that was posted from last.
@@ -247,7 +247,7 @@ impl VerbsLane {
         }
         self.forced = forced;
         for (place, number) in self.numbers().enumerate() {
-            // What no card has any more is no reason to cut off those that have other things.
+            // What no adapter has any more is no reason to cut off those that have other things.
             self.with(place, |channel, context| channel.catch_up(context));
             let is_old = self.channels[place].oldest() < forced;
             for rail in 0..self.common.adapters.len() as u8 {
@@ -314,7 +314,7 @@ impl Lane for VerbsLane {
 
     fn flush(&mut self) -> Result<(), LaneFault> {
         self.channels.iter_mut().for_each(Channel::flush);
-        // A card may have refused.
+        // An adapter may have refused.
         self.set_timer();
         Ok(())
     }

@@ -1,22 +1,22 @@
-//! Between two hosts with RDMA cards.
+//! Between two hosts with RDMA adapters.
 //!
-//! A session has a channel for each pair of workers, with a queue pair on each rail. Cards move the bytes; what they do not
+//! A session has a channel for each pair of workers, with a queue pair on each rail. Adapters move the bytes; what they do not
 //! say by themselves (when a target may read, that nothing lands any more) the channels say in messages of their own.
 //!
 //! Read in this order:
 //!
-//! - [`card`]: what a card can do, the seam to everything real
-//! - [`device`]: real cards, and which of them are used
-//! - [`model`]: a card in this process, for tests
+//! - [`adapter`]: what an adapter can do, the seam to everything real
+//! - [`device`]: real adapters, and which of them are used
+//! - [`model`]: an adapter in this process, for tests
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on; [`pairing`]: which rails are joined
-//! - [`registrar`], `regions`: the way to a peer's memory, and what is registered with which card
-//! - `hub`, `receives`, `driver`: what a worker asks its cards for all its lanes
-//! - `lane`, `fence`, `transport_messages`: one worker's lane, what is proven of the cards that touch this engine's memory, words beside the rails
+//! - [`registrar`], `regions`: the way to a peer's memory, and what is registered with which adapter
+//! - `hub`, `receives`, `driver`: what a worker asks its adapters for all its lanes
+//! - `lane`, `fence`, `transport_messages`: one worker's lane, what is proven of the adapters that touch this engine's memory, words beside the rails
 //! - [`message`]: what the two ends of a rail say to each other, parsed as the untrusted bytes it is
 //! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
-//! - `flush_remote`: proof that what cards have completed has landed
+//! - `flush_remote`: proof that what adapters have completed has landed
 //! - `inbound`: what the peer says; `slab`: memory for messages
 //! - `connecting`: the threads in which queues are connected again
 //! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again

@@ -1,6 +1,6 @@
 //! What was posted on a rail and has not ended, in its order.
 //!
-//! Batches end when the card says so, messages when the peer says that it has heard them, so the two go along the list at their own paces.
+//! Batches end when the adapter says so, messages when the peer says that it has heard them, so the two go along the list at their own paces.
 
 use std::collections::VecDeque;
 
@@ -66,7 +66,7 @@ impl Log {
         self.items.back().filter(|item| item.last == request).map(|item| item.what)
     }
 
-    /// The card has done all requests up to this one: the next batch that is done by that.
+    /// The adapter has done all requests up to this one: the next batch that is done by that.
     pub(crate) fn next_done(&mut self, request: u64) -> Option<OpId> {
         loop {
             let at = self.not_done.max(self.gone);

@@ -81,11 +81,11 @@ pub struct VerbsOffer {
     pub grants: u32,
     /// How its queues are connected.
     pub by: By,
-    /// Its cards.
+    /// Its adapters.
     pub rails: Vec<OfferedRail>,
 }
 
-/// A card, with a queue for each channel.
+/// An adapter, with a queue for each channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfferedRail {
     /// Its name for people.
@@ -124,7 +124,7 @@ pub struct OfferedQueue {
 }
 
 impl OfferedRail {
-    /// A card by its own facts.
+    /// An adapter by its own facts.
     pub fn of(attr: &DeviceAttr, queues: Vec<OfferedQueue>) -> Self {
         let end = (0..=attr.name.len().min(NAME_BYTES_MAX)).rev().find(|end| attr.name.is_char_boundary(*end));
         let name =

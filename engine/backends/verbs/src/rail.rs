@@ -21,13 +21,13 @@ use crate::stage::{Ends, PostingBatch};
 pub(crate) const REQUESTS_KEPT: usize = 4;
 
 /// Bytes under way on a rail before there is no room for more: enough to fill the way there and back of any network inside a
-/// building, and no more than a card is through with in a fraction of a millisecond.
+/// building, and no more than an adapter is through with in a fraction of a millisecond.
 const BYTES_UNDER_WAY_MAX: u64 = 4 * 1024 * 1024;
 
 /// Lives that may end for no reason that is known before batches go one by one.
 const UNEXPLAINED_MAX: u32 = 2;
 
-/// Requests of one life are numbered in so many bits of their names, and the life in those between and the one that cards keep to
+/// Requests of one life are numbered in so many bits of their names, and the life in those between and the one that adapters keep to
 /// themselves: of more lives nothing is left when their numbers come again.
 const NUMBER_BITS: u32 = 48;
 const LIVES_NAMED: u32 = (1 << (WR_IDS.trailing_zeros() - NUMBER_BITS)) - 1;
@@ -38,13 +38,13 @@ pub(crate) struct RailParts {
     pub(crate) index: u8,
     /// Made, and not connected.
     pub(crate) queue: Box<dyn QueuePair>,
-    /// What its card says of itself.
+    /// What its adapter says of itself.
     pub(crate) attr: Arc<DeviceAttr>,
     /// How its queue is connected in its first life.
     pub(crate) connecting: ConnectParams,
     /// Requests that the queue takes.
     pub(crate) requests: usize,
-    /// Messages that the peer may send before one is confirmed: receives that the desk has for this queue. A power of two.
+    /// Messages that the peer may send before one is confirmed: receives that the CQ has for this queue. A power of two.
     pub(crate) grants: u32,
     /// Messages that may be sent to the peer before it has confirmed one. A power of two.
     pub(crate) granted: u32,
@@ -57,7 +57,7 @@ pub(crate) enum Standing {
     New,
     /// Nothing: both sides have ended the life before, and it is connected again at this moment.
     Idle(Instant),
-    /// Nothing: its card is asked to connect it, which may take the card a while.
+    /// Nothing: its adapter is asked to connect it, which may take the adapter a while.
     Connecting,
     /// Nothing: it is being connected since then.
     Meeting(Instant),
@@ -67,7 +67,7 @@ pub(crate) enum Standing {
     Up,
     /// Nothing: it is broken, seen since then, and what was posted is coming back.
     Breaking(Option<Instant>),
-    /// Nothing: it is broken, and its card neither makes its queue new nor takes it back. It is asked again then.
+    /// Nothing: it is broken, and its adapter neither makes its queue new nor takes it back. It is asked again then.
     Stuck(Instant),
     /// Nothing: this side has ended its life then, and the peer has not, as far as is known.
     Ended(Instant),
@@ -80,7 +80,7 @@ enum Place {
     Away(Away),
     /// It was lost there.
     Lost,
-    /// It was given back to its card.
+    /// It was given back to its adapter.
     GivenBack,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct Rail {
     /// Nobody has said why this life ends; and so many before it ended like that, one after the other, in which no batch did.
     pub(crate) is_unexplained: bool,
     unexplained: u32,
-    /// Its port is down, or its card is gone, or does not do what cards do.
+    /// Its port is down, or its adapter is gone, or does not do what adapters do.
     pub(crate) is_down: bool,
     pub(crate) is_dead: bool,
     /// It is never connected again: on one side there is no queue for it any more.
@@ -295,7 +295,7 @@ impl Rail {
         }
     }
 
-    /// Its queue goes back to its card, and what it is called by is nobody's any more. One that is being connected is given up.
+    /// Its queue goes back to its adapter, and what it is called by is nobody's any more. One that is being connected is given up.
     pub(crate) fn give_queue_back(&mut self) -> Result<(), AdapterError> {
         let Place::Here(queue) = std::mem::replace(&mut self.queue, Place::GivenBack) else { return Ok(()) };
         queue.destroy().map_err(|NotDestroyed { queue, error }| {
@@ -498,7 +498,7 @@ impl Rail {
         posted.map_err(|failed| failed.error)
     }
 
-    /// The card has done all requests up to this one. Answers whether that is news: behind one that failed nothing is done.
+    /// The adapter has done all requests up to this one. Answers whether that is news: behind one that failed nothing is done.
     pub(crate) fn has_done(&mut self, number: u64, now: Instant) -> bool {
         self.quiet_looks = 0;
         let is_news = self.failed.is_none_or(|failed| number < failed);

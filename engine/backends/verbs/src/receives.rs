@@ -1,7 +1,7 @@
-//! The receives of a desk: slots that wait for messages, and those of them that a card has lost.
+//! The receives of a CQ: slots that wait for messages, and those of them that an adapter has lost.
 //!
-//! A queue that breaks while a message is coming takes the receive of that message with it on some cards: it completes neither as
-//! used nor as unused. The desk would have one less for ever. Cards say nothing of that, but receives are numbered as they are given,
+//! A queue that breaks while a message is coming takes the receive of that message with it on some adapters: it completes neither as
+//! used nor as unused. The CQ would have one less for ever. Adapters say nothing of that, but receives are numbered as they are given,
 //! and taken in this order:
 //!
 //! ```text
@@ -20,16 +20,16 @@ use std::time::{Duration, Instant};
 use crate::adapter::{Adapter, AdapterError, RecvBuffer, Wc, WorkCompletion, WorkerCq};
 use crate::slab::{RegisteredSlots, SLOT_BYTES};
 
-/// Slots beyond those that queues need, made in the place of such as are probably lost: a quarter of a megabyte of each desk.
+/// Slots beyond those that queues need, made in the place of such as are probably lost: a quarter of a megabyte of each CQ.
 const SPARE_MAX: usize = 64;
 
-/// The middle of a message lasts no longer: its sender's card gives up before, and its queue is made new.
+/// The middle of a message lasts no longer: its sender's adapter gives up before, and its queue is made new.
 const COMING: Duration = Duration::from_secs(5);
 
 /// Receives that are given at once.
 const GIVEN_AT_ONCE: usize = 64;
 
-/// The receives of a desk.
+/// The receives of a CQ.
 #[derive(Default)]
 pub(crate) struct Receives {
     slabs: Vec<RegisteredSlots>,
@@ -38,7 +38,7 @@ pub(crate) struct Receives {
     /// The number under which each is given, zero if it is not.
     given_as: Vec<u64>,
     free: Vec<u32>,
-    /// How many the card has, and how many its queues may need.
+    /// How many the adapter has, and how many its queues may need.
     given: usize,
     pub(crate) wanted: usize,
     /// How many queues need that are being made.
@@ -91,7 +91,7 @@ impl Receives {
         self.slabs.push(slab);
     }
 
-    /// Gives the card as many as its queues may need.
+    /// Gives the adapter as many as its queues may need.
     pub(crate) fn supply(&mut self, cq: &mut dyn WorkerCq) -> Result<(), AdapterError> {
         while self.given < self.wanted {
             let mut recvs = [RecvBuffer { id: 0, sge: Default::default() }; GIVEN_AT_ONCE];
@@ -125,7 +125,7 @@ impl Receives {
         self.slabs[slab as usize].get(slot as usize, bytes);
     }
 
-    /// A completion is here: if it is one of a receive, the card has one less. Answers its number if it is.
+    /// A completion is here: if it is one of a receive, the adapter has one less. Answers its number if it is.
     pub(crate) fn take(&mut self, done: &WorkCompletion) -> Option<u64> {
         let is_received = matches!(done.result, Wc::Recv { .. } | Wc::Unused);
         let given_as = self.given_as.get_mut(done.id as usize).filter(|given| is_received && **given > 0)?;
@@ -195,7 +195,7 @@ impl Receives {
         }
     }
 
-    /// The first receive that the card has and that a later one was taken before.
+    /// The first receive that the adapter has and that a later one was taken before.
     fn first_passed_over(&mut self) -> Option<(u64, u32)> {
         while let Some(&(first, id)) = self.order.front() {
             if self.given_as[id as usize] == first {
@@ -227,7 +227,7 @@ impl Receives {
         }
     }
 
-    /// How many the card has as far as is known, how many its queues may need, and how many there are.
+    /// How many the adapter has as far as is known, how many its queues may need, and how many there are.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.given, self.wanted, self.slots.len())

@@ -1,4 +1,4 @@
-//! What is registered with this engine's cards: each region once with each card, whoever needs it.
+//! What is registered with this engine's adapters: each region once with each adapter, whoever needs it.
 //!
 //! A registration is made when a peer or a lane first needs it and ends when its region is forgotten. A region whose memory was renewed
 //! is registered anew under its next generation; what was registered before keeps the old pages until the region is forgotten.
@@ -23,11 +23,11 @@ pub(crate) struct Regions {
     table: Mutex<HashMap<(RegionId, Generation), Entry>>,
 }
 
-/// One use of a region's id, as far as cards know it.
+/// One use of a region's id, as far as adapters know it.
 struct Entry {
-    /// Stays mapped while cards know it.
+    /// Stays mapped while adapters know it.
     window: Window,
-    /// By the card's place.
+    /// By the adapter's place.
     on: Vec<Option<Arc<dyn Registration>>>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum NoKeys {
     /// It has gone, or has another generation by now.
     #[error(transparent)]
     Gone(#[from] RegionError),
-    /// A card does not take it.
+    /// An adapter does not take it.
     #[error(transparent)]
     Card(#[from] AdapterError),
 }
@@ -69,9 +69,9 @@ impl Regions {
         Self { adapters, dead, registry, table: Mutex::default() }
     }
 
-    /// A card has failed: from now on regions do without it.
+    /// An adapter has failed: from now on regions do without it.
     pub(crate) fn has_failed(&self, adapter: usize) {
-        // Relaxed: who does not see it yet is refused by the card.
+        // Relaxed: who does not see it yet is refused by the adapter.
         self.dead[adapter].store(true, Ordering::Relaxed);
     }
 
@@ -85,7 +85,7 @@ impl Regions {
         self.keys(&region, key.generation, rails)
     }
 
-    /// The keys of a region under this generation on rails of these cards. It is registered now where it is not yet.
+    /// The keys of a region under this generation on rails of these adapters. It is registered now where it is not yet.
     pub(crate) fn keys(&self, region: &Arc<Region>, generation: Generation, rails: &[usize]) -> Result<Keys, NoKeys> {
         let name = (region.id(), generation);
         if let Some(keys) = self.lock().get(&name).and_then(|entry| entry.keys(rails, |adapter| self.is_dead(adapter)))
@@ -141,14 +141,14 @@ impl Regions {
     }
 }
 
-/// What peers and this side's own cards may do with a region.
+/// What peers and this side's own adapters may do with a region.
 fn access(region: &Region) -> AccessFlags {
     let (rights, land) = (region.rights(), region.window().is_writable());
     AccessFlags { read: rights.allows_read(), write: rights.allows_write() && land, land }
 }
 
 impl Entry {
-    /// Its keys, if it is registered with all of these cards but those that it may do without, for which the key is zero.
+    /// Its keys, if it is registered with all of these adapters but those that it may do without, for which the key is zero.
     fn keys(&self, rails: &[usize], may_lack: impl Fn(usize) -> bool) -> Option<Keys> {
         let mut keys = Keys::default();
         for (rail, &adapter) in rails.iter().enumerate() {

@@ -17,7 +17,7 @@ use crate::pairing::RAILS_MAX;
 use crate::regions::Regions;
 
 const VERSION: u8 = 1;
-/// Memory that no card reaches.
+/// Memory that no adapter reaches.
 const NOTHING: u8 = 0;
 /// Memory with its keys.
 const KEYED: u8 = 1;
@@ -28,7 +28,7 @@ const WHY_BYTES_MAX: usize = 200;
 /// Exports regions to, and imports them from, one peer.
 pub(crate) struct VerbsRegistrar {
     regions: Arc<Regions>,
-    /// The card of each rail of the link.
+    /// The adapter of each rail of the link.
     adapters: Vec<usize>,
     /// All of them, in words.
     names: String,
@@ -98,14 +98,14 @@ fn keyed(base: u64, keys: &[u32]) -> Vec<u8> {
 }
 
 impl VerbsRegistrar {
-    /// The registrar of a link whose rails are of these cards.
+    /// The registrar of a link whose rails are of these adapters.
     pub(crate) fn new(regions: Arc<Regions>, adapters: Vec<usize>, names: String) -> Self {
         Self { regions, adapters, names }
     }
 
     fn path(&self, region: &Arc<Region>) -> Vec<u8> {
         let generation = region.generation();
-        // With no rights as well: this side's own cards read it and write it, and now is a better moment than under a transfer.
+        // With no rights as well: this side's own adapters read it and write it, and now is a better moment than under a transfer.
         match self.regions.keys(region, generation, &self.adapters) {
             _ if region.rights() == Rights::NONE => nothing("the region gives no rights to peers"),
             Ok(keys) => keyed(region.window().base_address(), &keys.remote[..self.adapters.len()]),

@@ -1,14 +1,14 @@
 //! Lives of queues: how one ends on both sides, and how the next begins.
 //!
 //! ```text
-//! up -> breaking   a request failed, the peer or the card says so, or it is cut off on purpose
+//! up -> breaking   a request failed, the peer or the adapter says so, or it is cut off on purpose
 //!       breaking -> ended    what was posted has come back; the queue is made new, and the peer is told how much came
 //!                   ended -> idle    the peer has told the same: what it has not heard goes again
 //!                            idle -> connecting -> greeting -> up    connected again, and the peer was heard
 //!                            idle -> connecting -> meeting -> greeting -> up    the same by the connection manager, which takes a while
 //! ```
 //!
-//! A card that has failed, or refuses to make a queue new, gets the queue back for good: that ends its life as well. The peer is told that
+//! An adapter that has failed, or refuses to make a queue new, gets the queue back for good: that ends its life as well. The peer is told that
 //! there is no next one, and neither side connects the rail again.
 //!
 //! Nothing is reported of what a broken rail had under way before both sides have ended its life, because until then something of it
@@ -35,10 +35,10 @@ use crate::rail::{Rail, Standing};
 /// slowest networks, and somebody waits for the memory.
 const STUCK: Duration = Duration::from_millis(50);
 
-/// What was posted on a broken queue comes back at once; a card that has not given all of it back by then does not.
+/// What was posted on a broken queue comes back at once; an adapter that has not given all of it back by then does not.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// Looks that find nothing more of a broken queue, before it is made new: what a card may throw away then was seen before.
+/// Looks that find nothing more of a broken queue, before it is made new: what an adapter may throw away then was seen before.
 const DRAIN_LOOKS: u32 = 2;
 
 /// How often it is looked whether a queue is connected. It takes a fraction of this unless the network is asked for the peer.
@@ -50,7 +50,7 @@ const GREETING: Duration = Duration::from_secs(2);
 /// The connection manager looks for address and way and asks, all within this; who waits to be called waits as long.
 const MEETING: Duration = Duration::from_secs(7);
 
-/// Pauses between looks at a rail that is being connected: cards say by an event when it has come further, so this is for what is missed.
+/// Pauses between looks at a rail that is being connected: adapters say by an event when it has come further, so this is for what is missed.
 const MEETING_LOOKS: Duration = Duration::from_millis(50);
 
 /// Pauses between tries of a rail over which the peer is not heard: the first, and the longest.
@@ -63,7 +63,7 @@ const PAUSE_ON_PURPOSE: Duration = Duration::from_millis(1);
 /// A batch that is the first without an answer so often is not tried any more: perhaps it is what breaks the rails.
 const TRIES: u8 = 3;
 
-/// A batch that was alone on a rail so often when that broke for no reason that is known is not tried any more: some cards say of what
+/// A batch that was alone on a rail so often when that broke for no reason that is known is not tried any more: some adapters say of what
 /// they find wrong themselves only that it has come back. More often than what a peer does wrong breaks this side's queues in a row.
 const BREAKS: u8 = 16;
 
@@ -85,7 +85,7 @@ impl Channel {
         }
     }
 
-    /// Something has happened to a rail's card.
+    /// Something has happened to a rail's adapter.
     pub(crate) fn event(&mut self, rail: u8, event: AsyncEvent, context: &Context<'_>) {
         let rail = &mut self.rails[usize::from(rail)];
         match event {
@@ -531,7 +531,7 @@ pub(crate) fn pause(fruitless: u32) -> Duration {
     PAUSE_LONGEST.min(PAUSE_FIRST * (1 << fruitless.saturating_sub(1).min(10)))
 }
 
-/// A card that does not make a queue new is of no use to its rail any more.
+/// An adapter that does not make a queue new is of no use to its rail any more.
 pub(crate) fn is_given_up(rail: &mut Rail, error: &AdapterError) {
     tracing::error!(%error, rail = rail.attr.name, "a queue cannot be made new: its rail is given up");
     rail.is_dead = true;

@@ -1,7 +1,7 @@
 //! Registered memory for messages, in slots of one size.
 //!
-//! Cards write into slots that were given to them and read from slots that a request names; in between they are this side's.
-//! Bytes are copied in and out, since a card does not know of references.
+//! Adapters write into slots that were given to them and read from slots that a request names; in between they are this side's.
+//! Bytes are copied in and out, since an adapter does not know of references.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ pub(crate) const HEADER_ROOM: usize = 64;
 /// Bytes of a slot: the longest message.
 pub(crate) const SLOT_BYTES: usize = NOTE_BYTES_MAX + HEADER_ROOM;
 
-/// Slots, registered with one or more cards.
+/// Slots, registered with one or more adapters.
 pub(crate) struct RegisteredSlots {
     window: Window,
-    /// In the order of the cards that it was made for.
+    /// In the order of the adapters that it was made for.
     registrations: Vec<Arc<dyn Registration>>,
     slots: usize,
 }
 
 impl RegisteredSlots {
-    /// So many slots, at least one, into which these cards may put messages and from which they may take them.
+    /// So many slots, at least one, into which these adapters may put messages and from which they may take them.
     pub(crate) fn new<'a>(
         adapters: impl IntoIterator<Item = &'a Arc<dyn Adapter>>,
         slots: usize,
@@ -44,7 +44,7 @@ impl RegisteredSlots {
         self.slots
     }
 
-    /// The first bytes of a slot, as a request on this card names them.
+    /// The first bytes of a slot, as a request on this adapter names them.
     pub(crate) fn sge(&self, adapter: usize, slot: usize, bytes: usize) -> Sge {
         debug_assert!(slot < self.slots && bytes <= SLOT_BYTES, "{bytes} bytes in slot {slot} of {}", self.slots);
         let address = self.window.base_address() + (slot * SLOT_BYTES) as u64;

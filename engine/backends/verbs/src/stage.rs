@@ -7,7 +7,7 @@ use crate::adapter::{DeviceAttr, Opcode, SendRequest, Sge};
 /// Bytes of one request: half of what reliable connections carry in one.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// What is to be moved: memory of both sides as one card names it.
+/// What is to be moved: memory of both sides as one adapter names it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ends {
     pub(crate) direction: Direction,
@@ -68,7 +68,7 @@ impl PostingBatch {
     }
 
     fn begin(&mut self, ends: &Ends, span: &Span, id: u64) {
-        // What reaches beyond the end of all addresses is refused by the peer's card.
+        // What reaches beyond the end of all addresses is refused by the peer's adapter.
         let (address, key) = (ends.remote.0.wrapping_add(span.remote), ends.remote.1);
         let kind = match ends.direction {
             Direction::Write => Opcode::Write { address, key },

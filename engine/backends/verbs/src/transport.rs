@@ -1,4 +1,4 @@
-//! Reaching, offering and joining between two hosts with cards.
+//! Reaching, offering and joining between two hosts with adapters.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -41,15 +41,15 @@ const CONNECT_WITHIN: Duration = Duration::from_millis(300);
 /// The fewest requests of a queue: some are kept for messages, and batches need the rest.
 const REQUESTS_MIN: usize = 16;
 
-/// What queues and desks are made for.
+/// What queues and CQs are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerbsOptions {
-    /// Requests that one queue takes, at least 16: more keep a longer way full, and take more of the card.
+    /// Requests that one queue takes, at least 16: more keep a longer way full, and take more of the adapter.
     pub requests: usize,
     /// Messages that a peer may send on one queue before it is answered: more make bursts of notifications faster, at 4 KiB of pinned
     /// memory each. A power of two from 4 to 64.
     pub grants: usize,
-    /// Queues that one worker's desk on one card has room for: each peer takes one for each channel of that worker.
+    /// Queues that one worker's CQ on one adapter has room for: each peer takes one for each channel of that worker.
     pub queues: usize,
     /// How long a session stands without any rail, and how long a peer may take to say what became of a broken one.
     pub patience: Duration,
@@ -61,7 +61,7 @@ impl Default for VerbsOptions {
     }
 }
 
-/// The transport between two hosts with cards.
+/// The transport between two hosts with adapters.
 pub struct VerbsTransport {
     segments: Arc<EngineSegments>,
     adapters: Vec<Arc<dyn Adapter>>,
@@ -77,7 +77,7 @@ impl VerbsTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "verbs";
 
-    /// The transport of the engine with these segments and these regions over these cards, at most [`RAILS_MAX`] of them. If each of them
+    /// The transport of the engine with these segments and these regions over these adapters, at most [`RAILS_MAX`] of them. If each of them
     /// has a connection manager, queues are met by those.
     pub fn new(
         segments: Arc<EngineSegments>,
@@ -117,7 +117,7 @@ impl VerbsTransport {
         Ok(Self { segments, adapters, regions, connectors: Arc::default(), options, by, hubs })
     }
 
-    /// How many registrations of regions this engine's cards hold.
+    /// How many registrations of regions this engine's adapters hold.
     pub fn registrations(&self) -> usize {
         self.regions.count()
     }
@@ -128,7 +128,7 @@ impl VerbsTransport {
         &self.hubs[worker]
     }
 
-    /// The names of its cards, in the order of their choice.
+    /// The names of its adapters, in the order of their choice.
     pub fn adapters(&self) -> impl Iterator<Item = &str> {
         self.adapters.iter().map(|adapter| adapter.attr().name.as_str())
     }
@@ -142,7 +142,7 @@ impl Transport for VerbsTransport {
     fn caps(&self) -> Caps {
         Caps {
             trust: Trust::Hardware,
-            // A card says that the peer's card has the bytes, not that they are where they belong.
+            // An adapter says that the peer's adapter has the bytes, not that they are where they belong.
             placement: Placement::AtNotification,
             synchronous: false,
             ordered: true,
@@ -162,7 +162,7 @@ impl Transport for VerbsTransport {
 
     fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
         let Some(hub) = self.hubs.get(worker) else { return Ok(None) };
-        // One worker hears for all what happens to cards.
+        // One worker hears for all what happens to adapters.
         let events = (worker == 0).then(|| {
             let hubs = self.hubs.iter().enumerate();
             let hubs = hubs.map(|(worker, hub)| (Arc::clone(hub), self.segments.ringer(1 + worker))).collect();
@@ -205,14 +205,14 @@ struct Offered {
     options: VerbsOptions,
     peer_index: u32,
     lanes: Vec<OfferedLane>,
-    /// Which card each rail of the offer is.
+    /// Which adapter each rail of the offer is.
     on: Vec<usize>,
     /// Of each rail of the offer, one for each channel.
     queues: Vec<Vec<Option<Box<dyn QueuePair>>>>,
 }
 
 impl Offered {
-    /// Makes a queue on each card for each channel.
+    /// Makes a queue on each adapter for each channel.
     fn make(transport: &VerbsTransport, here: &LocalEnd, there: &RemoteEnd) -> Result<Self, AdapterError> {
         let VerbsTransport { segments, adapters, regions, connectors, options, by, hubs } = transport;
         let lane =
@@ -245,7 +245,7 @@ impl Offered {
         }
     }
 
-    /// Makes a queue on this card for each channel, and makes a rail of it.
+    /// Makes a queue on this adapter for each channel, and makes a rail of it.
     fn add(&mut self, adapter: usize, attr: &DeviceAttr, channels: usize, by: By) -> Result<(), AdapterError> {
         let room = (self.options.requests.min(attr.requests_max), self.options.grants);
         let workers = self.lanes.len();

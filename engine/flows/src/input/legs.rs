@@ -49,7 +49,7 @@ pub(super) struct SourceRank {
 /// The legs of one transfer at its sink.
 ///
 /// What happens comes in as calls; what is wanted is fetched by [`SinkLegs::poll_wish`], what the application is to know by
-/// [`SinkLegs::next_happening`].
+/// [`SinkLegs::next_input_event`].
 #[derive(Debug)]
 pub struct SinkLegs {
     pub(super) how: Receive,

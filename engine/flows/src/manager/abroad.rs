@@ -179,7 +179,7 @@ impl TransferManager {
         Ok(lent)
     }
 
-    /// The answer to a question, once it is there. What was lent is to be given back by [`Desk::give_back_parent`].
+    /// The answer to a question, once it is there. What was lent is to be given back by [`TransferManager::give_back_parent`].
     pub fn parent_lent(&mut self, ask: AskKey) -> Option<Result<LentParent, Miss>> {
         self.abroad.answers.remove(&ask)
     }
@@ -198,7 +198,7 @@ impl TransferManager {
         }
     }
 
-    /// Nothing is read of it any more. If somebody is to know whether the lease stood until now, [`Desk::parent_stood`] says it.
+    /// Nothing is read of it any more. If somebody is to know whether the lease stood until now, [`TransferManager::parent_stood`] says it.
     pub fn give_back_parent(&mut self, lent: &LentParent, is_watched: bool) {
         self.return_parent(lent.peer, LeaseId(lent.terms.lease), is_watched);
     }

@@ -269,7 +269,7 @@ impl TransferManager {
 }
 
 impl SourceTransfer {
-    /// What it wants, as an action of the desk.
+    /// What it wants, as an action of the transfer manager.
     fn action(&self, wish: SourceWish) -> Option<Action> {
         match wish {
             SourceWish::Say { sink, said } => self.legs.peer(sink).map(|peer| Action::Say { peer, said }),

@@ -1,4 +1,4 @@
-//! Whether what the desk keeps agrees with itself: for simulations and tests.
+//! Whether what the transfer manager keeps agrees with itself: for simulations and tests.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::flow::Flow;
 use super::{RELAY, TransferManager, part_of};
 use crate::action::{Action, BlocksRef, MoveId};
 
-/// Two things that the desk keeps do not agree.
+/// Two things that the transfer manager keeps do not agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Inconsistency {
     /// A table says something that another one does not.

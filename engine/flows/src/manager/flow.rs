@@ -1,4 +1,4 @@
-//! What the desk keeps of one transfer.
+//! What the transfer manager keeps of one transfer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::ranks::Spread;
 use crate::spares::{Boxed, Spares};
 use crate::status::Status;
 
-/// A transfer, and what the desk has to know of each.
+/// A transfer, and what the transfer manager has to know of each.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) flow: Flow,

@@ -1,6 +1,6 @@
-//! Lives of requests and the swaps of their blocks, as the desk keeps them.
+//! Lives of requests and the swaps of their blocks, as the transfer manager keeps them.
 //!
-//! Each device has a [`Lifecycle`] of its own. Its moves and watches have numbers that no other part of the desk has, so what becomes of
+//! Each device has a [`Lifecycle`] of its own. Its moves and watches have numbers that no other part of the transfer manager has, so what becomes of
 //! them finds its way back. What became of a swap is kept until its handle is let go.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -218,7 +218,7 @@ impl TransferManager {
         self.lives.devices.get(&key).map(|device| &device.lifecycle)
     }
 
-    /// Begins a swap, and keeps what becomes of it until [`Desk::release_swap`]. Both tickets are let go by [`Action::Free`], whatever
+    /// Begins a swap, and keeps what becomes of it until [`TransferManager::release_swap`]. Both tickets are let go by [`Action::Free`], whatever
     /// becomes of it. An error takes neither.
     pub fn begin_swap(
         &mut self,

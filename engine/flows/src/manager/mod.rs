@@ -1,7 +1,7 @@
-//! The desk: one for each engine, where everything that happens to transfers by name comes in, and everything that is wanted goes out.
+//! The transfer manager: one for each engine, where everything that happens to transfers by name comes in, and everything that is wanted goes out.
 //!
-//! It is turned by calls: what happened goes in with [`Desk::handle`] and its moment, what is to be done comes out of
-//! [`Desk::poll_action`], in the order in which it was decided. Nothing in it waits.
+//! It is turned by calls: what happened goes in with [`TransferManager::handle`] and its moment, what is to be done comes out of
+//! [`TransferManager::poll_action`], in the order in which it was decided. Nothing in it waits.
 //!
 //! - [`flow`]: what is kept of one transfer
 //! - `calls`: what an application asks for
@@ -92,7 +92,7 @@ use crate::relay::Relays;
 /// Frames of this layer that a peer may send before they are answered: said to peers, and counted by none of this version.
 const CONTROL_CREDITS: u32 = 64;
 
-/// One engine's desk.
+/// One engine's transfer manager.
 #[derive(Debug)]
 pub struct TransferManager {
     /// The upper half of the ids of notes that tell this engine of landed bytes.
@@ -163,7 +163,7 @@ pub struct Metrics {
 }
 
 impl TransferManager {
-    /// The desk of an engine. The words are random: the first one is its tag.
+    /// The transfer manager of an engine. The words are random: the first one is its tag.
     pub fn new(settings: Settings, [tag, one, other]: [u64; 3]) -> Self {
         Self {
             tag: tag.max(1),

@@ -1,6 +1,6 @@
-//! Names of moves and watches: the two highest bits say which part of the desk one belongs to, so that no part's meets another's.
+//! Names of moves and watches: the two highest bits say which part of the transfer manager one belongs to, so that no part's meets another's.
 
-/// A part of the desk that has moves and watches.
+/// A part of the transfer manager that has moves and watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdPart {
     /// Legs and pulls.

@@ -1,4 +1,4 @@
-//! What is kept of requests that have ended, for their children, as the desk keeps it.
+//! What is kept of requests that have ended, for their children, as the transfer manager keeps it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

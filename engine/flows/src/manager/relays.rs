@@ -1,4 +1,4 @@
-//! Chunks between stages, as the desk hears of them and has them carried out.
+//! Chunks between stages, as the transfer manager hears of them and has them carried out.
 
 use penstock_core::Timestamp;
 use penstock_session::ControlMessage;

@@ -1,4 +1,4 @@
-//! Desks joined by a wire, over memories that are really copied.
+//! Transfer managers joined by a wire, over memories that are really copied.
 //!
 //! Each is turned until nothing is wanted any more. What moves can be held up, and what lets go of it.
 
@@ -22,7 +22,7 @@ pub(crate) fn transfer(number: u8) -> TransferId {
     TransferId::from_bytes([number; 16])
 }
 
-/// One engine's desk, its memory, and what it has let go.
+/// One engine's transfer manager, its memory, and what it has let go.
 pub(crate) struct Node {
     pub(crate) manager: TransferManager,
     pub(crate) layout: LayoutKey,

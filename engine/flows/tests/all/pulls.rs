@@ -1,4 +1,4 @@
-//! Transfers that their sink reads: desks joined by a wire, over memories that are really copied.
+//! Transfers that their sink reads: transfer managers joined by a wire, over memories that are really copied.
 
 use std::time::Duration;
 

@@ -8,13 +8,13 @@ use proptest::prelude::*;
 
 use crate::managers::World;
 
-/// Layers of [`crate::desks::news`].
+/// Layers of [`crate::managers::news`].
 const LAYERS: u32 = 3;
 /// What the source's memory has before it is computed. No right byte is even.
 const GARBAGE: u8 = 0x5e;
 const SINK_BLOCK: u32 = 8;
 
-/// A transfer between two desks, and what a caller knows of it.
+/// A transfer between two transfer managers, and what a caller knows of it.
 struct Course {
     world: World,
     output: EntryKey,

@@ -1,4 +1,4 @@
-//! Transfers whose sessions break and that go on in others, over desks joined by a wire and memories that are really copied.
+//! Transfers whose sessions break and that go on in others, over transfer managers joined by a wire and memories that are really copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

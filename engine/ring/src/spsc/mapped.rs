@@ -15,7 +15,7 @@ const LINES_AT: usize = 384;
 
 const WORDS: usize = LINE_BYTES / size_of::<u64>();
 
-/// A ring in a [`Place`].
+/// A ring in a [`SharedRange`].
 ///
 /// | bytes | what |
 /// |---|---|

@@ -42,7 +42,7 @@ pub(super) struct Advertised {
     counted: u64,
     /// How far the log of withdrawn memory was told, to who cannot look into it.
     log: Option<u64>,
-    /// The desk knows that the session stands.
+    /// The transfer manager knows that the session stands.
     is_joined: bool,
     /// What the peer has said of transfers before that: its own announcement may be quicker.
     early: Option<Box<ControlMessage>>,
@@ -122,7 +122,7 @@ impl<E: Env> Control<E> {
 }
 
 impl Advertised {
-    /// What a peer says of transfers, if the desk may hear it by now. Before that a peer that keeps to its words says one thing.
+    /// What a peer says of transfers, if the transfer manager may hear it by now. Before that a peer that keeps to its words says one thing.
     pub(super) fn heard(&mut self, said: ControlMessage) -> Option<ControlMessage> {
         if self.is_joined {
             return Some(said);

@@ -1,4 +1,4 @@
-//! What the desk hears, and what it wants carried out.
+//! What the transfer manager hears, and what it wants carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::shared::{Shared, WorkerCall};
 use crate::submit::Submission;
 use crate::worker::Priority;
 
-/// What is under way for the desk.
+/// What is under way for the transfer manager.
 #[derive(Default)]
 pub(super) struct ActiveMoves {
     moves: BTreeMap<MoveId, Moved>,
@@ -90,17 +90,17 @@ impl NotBegun {
 }
 
 impl<E: Env> Control<E> {
-    /// Something has happened that the desk is to know.
+    /// Something has happened that the transfer manager is to know.
     pub(super) fn tell_manager(&mut self, event: Event) {
         self.shared.manager.handle(event, self.shared.env.now());
     }
 
-    /// A peer has begun to hear of what there is: the desk may say something to it.
+    /// A peer has begun to hear of what there is: the transfer manager may say something to it.
     pub(super) fn joined_manager(&mut self, peer: &PeerState) {
         self.tell_manager(Event::Joined { peer: key_of(peer), name: peer.name.clone() });
     }
 
-    /// A peer has said something that is the desk's.
+    /// A peer has said something that is the transfer manager's.
     pub(super) fn heard_said(&mut self, token: u64, said: ControlMessage) {
         let Some(Talk { phase: Phase::Open { peer, announced, .. }, .. }) = self.talks.get_mut(&token) else { return };
         let Some(said) = announced.heard(said) else { return };
@@ -124,7 +124,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    /// A transfer of the desk's has ended.
+    /// A transfer of the transfer manager's has ended.
     pub(super) fn move_ended(&mut self, key: Key) {
         let Some(&id) = self.under_way.by_key.get(&key) else { return };
         let Some(slot) = self.shared.slots.get(key) else { return };
@@ -139,7 +139,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    /// A transfer of the desk's that failed with its lane may have been acknowledged by then: what its peer sent before is read first.
+    /// A transfer of the transfer manager's that failed with its lane may have been acknowledged by then: what its peer sent before is read first.
     pub(super) fn hear_before_failure(&mut self, key: Key) {
         let outcome = self.shared.slots.get(key).and_then(|slot| slot.outcome());
         if !outcome.is_some_and(|outcome| outcome.failure.is_some_and(|(_, failure)| is_loss(failure.cause))) {
@@ -175,7 +175,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    /// Does everything that the desk wants.
+    /// Does everything that the transfer manager wants.
     pub(super) fn turn_manager(&mut self) {
         if self.shared.manager.deadline() <= self.shared.env.now() {
             self.shared.manager.expire(self.shared.env.now());
@@ -261,7 +261,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    /// Begins a move, unless it has to wait. Of one that never can begin the desk hears the end.
+    /// Begins a move, unless it has to wait. Of one that never can begin the transfer manager hears the end.
     fn try_move(&mut self, id: MoveId, peer: PeerKey, moving: &Moving) -> Result<(), Waits> {
         let known = self.shared.peers.known(peer).filter(|state| state.ended().is_none());
         let begun = match known {
@@ -332,9 +332,9 @@ impl<E: Env> Control<E> {
         }
     }
 
-    /// Keeps blocks from everybody until the desk has a proof, or the peer is gone.
+    /// Keeps blocks from everybody until the transfer manager has a proof, or the peer is gone.
     fn quarantine(&mut self, ticket: BlocksRef, peers: &[PeerKey], why: &'static str) {
-        // Who is not known any more touches nothing: what it had was proven quiet, or is quarantined by itself. The desk will hear so.
+        // Who is not known any more touches nothing: what it had was proven quiet, or is quarantined by itself. The transfer manager will hear so.
         let known: Vec<_> = peers.iter().filter_map(|&peer| self.shared.peers.known(peer)).collect();
         if !known.is_empty()
             && let Some((blocks, word)) = self.shared.manager.quarantine(ticket)
@@ -353,7 +353,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    /// When the desk is turned although nothing happens.
+    /// When the transfer manager is turned although nothing happens.
     pub(super) fn manager_deadline(&self) -> Option<Timestamp> {
         let ActiveMoves { open, held_up, watches, .. } = &self.under_way;
         let is_looked_at = !held_up.is_empty() || !watches.is_empty() || !open.is_empty();

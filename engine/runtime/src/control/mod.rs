@@ -14,7 +14,7 @@
 //! - [`leave`]: how a session ends
 //! - [`life`]: peers that die without a word; [`heartbeat`]: peers on other hosts that say nothing any more
 //! - [`known`]: what engines tell each other about where they are
-//! - [`desk`]: transfers by name: what their desk hears, and what it wants carried out; [`held_up`]: moves that wait
+//! - [`manager`]: transfers by name: what their transfer manager hears, and what it wants carried out; [`held_up`]: moves that wait
 
 mod advertise;
 mod away;
@@ -141,7 +141,7 @@ pub(crate) struct Control<E: Env> {
     stop_by: Option<Timestamp>,
     /// When the peers' lives are looked at next; none while there is nobody to look at.
     look_at: Option<Timestamp>,
-    /// What is under way for the desk.
+    /// What is under way for the transfer manager.
     under_way: ActiveMoves,
 }
 

@@ -79,7 +79,7 @@ impl<'a, E: Env> Receive<'a, E> {
 
     /// This engine reads what the sources lend, as [`Send::lend`](super::Send::lend) says there. [`Input::next`] tells of nothing that has come
     /// before its end, as it is the lenders who say whether their leases stood until everything was read: it gives
-    /// [`NeedsMemory`](Happening::NeedsMemory), [`Done`](Happening::Done) and [`Failed`](Happening::Failed) only.
+    /// [`NeedsMemory`](InputEvent::NeedsMemory), [`Done`](InputEvent::Done) and [`Failed`](InputEvent::Failed) only.
     #[must_use]
     pub fn pull(mut self) -> Self {
         self.how.is_pull = true;
@@ -87,7 +87,7 @@ impl<'a, E: Env> Receive<'a, E> {
     }
 
     /// It outlives its session, as [`Send::resumable`](super::Send::resumable) says there: when that breaks, [`Input::next`] tells of
-    /// [`Lost`](Happening::Lost), what has come stays, and [`Input::resume`] goes on. A layer that was [told of](Happening::Layer) may then be
+    /// [`Lost`](InputEvent::Lost), what has come stays, and [`Input::resume`] goes on. A layer that was [told of](InputEvent::Layer) may then be
     /// written once more, with the same bytes.
     #[must_use]
     pub fn resumable(mut self) -> Self {
@@ -229,7 +229,7 @@ impl<E: Env> Input<E> {
         }
     }
 
-    /// Goes on in this session with a source whose last one broke, after [`Lost`](Happening::Lost): connect to the engine by its name, and
+    /// Goes on in this session with a source whose last one broke, after [`Lost`](InputEvent::Lost): connect to the engine by its name, and
     /// give the peer that it is now. What has not come is sent again into the blocks that were granted, once nothing of the old session
     /// can land in them any more. Blocks that are granted meanwhile are kept for it.
     pub fn resume(&self, peer: &Peer<E>) -> Result<(), FlowError> {

@@ -282,7 +282,7 @@ impl<E: Env> Engine<E> {
     /// Why a transfer has failed is told at once, by its handle. Its request is named here when nothing can touch its memory any more: that may be
     /// freed then, whether it is a pool's or was [registered](Engine::register). If somebody may still touch it `control.abort_ms` after the failure
     /// (a peer that is stopped, a reader whose lease stands), the request is named together with what is
-    /// [quarantined](Finished::quarantined), which is not to be used before it stands in [`Finished::released`]. The
+    /// [quarantined](FinishedTransfer::quarantined), which is not to be used before it stands in [`FinishedTransfer::released`]. The
     /// [event fd](Engine::event_fd) is readable when there is something of either. So it is also where the handle was dropped before.
     pub fn drain_finished(&self, finished: &mut FinishedTransfer) -> usize {
         self.engine.shared.call_manager(|manager, _| manager.drain_finished(finished))

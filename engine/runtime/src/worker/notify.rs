@@ -88,7 +88,7 @@ impl<E: Env> Worker<E> {
     /// Somebody wants a transfer to end of which only the announcement is under way.
     pub(super) fn stop_notify(&mut self, mut active: Active, token: u64, why: (Stage, Failure), how_far: GivenUp) {
         let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
-        // A lane that is gone has told nobody that it knows of; its flights go with it.
+        // A lane that is gone has told nobody that it knows of; its in-flight operations go with it.
         let is_gone = lane.is_none();
         if lane.is_some_and(|lane| lane.cancel_op(token) == CancelledOp::Quiet) {
             self.in_flight.remove(token);

@@ -64,7 +64,7 @@ impl Token {
 /// How a queue meets its other end. Of the two one calls and the other one waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CmConnect {
-    /// Where the other end's card is called; none: this one waits to be called.
+    /// Where the other end's adapter is called; none: this one waits to be called.
     pub call: Option<SocketAddr>,
     /// The token of the one that waits.
     pub token: Token,
@@ -75,14 +75,14 @@ pub struct CmConnect {
 pub enum Connected {
     /// It is connected.
     Yes,
-    /// It will be told: by an event, or as an error of [`Queue::met`](super::Queue::met).
+    /// It will be told: by an event, or as an error of [`QueuePair::cm_state`](super::QueuePair::cm_state).
     NotYet,
 }
 
 /// Why two queues have not met, or are together no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CmError {
-    /// The address leads nowhere from this card.
+    /// The address leads nowhere from this adapter.
     #[error("no way leads there from this card")]
     NoWay,
     /// There is nobody at that address who could be asked.
@@ -97,7 +97,7 @@ pub enum CmError {
     /// They had met, and the other side has ended it.
     #[error("the other side has ended the connection")]
     Ended,
-    /// The card was taken away.
+    /// The adapter was taken away.
     #[error("the card was taken away")]
     CardGone,
     /// The connection manager's own number for something else.

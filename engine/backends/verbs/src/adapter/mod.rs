@@ -1,21 +1,21 @@
-//! What the backend asks of a card, and nothing else.
+//! What the backend asks of an adapter, and nothing else.
 //!
-//! A *card* registers memory and has *desks*, one for each worker: a completion queue and a shared receive queue. On a desk there are
+//! An *adapter* registers memory and has *CQs*, one for each worker: a completion queue and a shared receive queue. On a CQ there are
 //! *queues*: connected pairs that do what is posted in order. Calls are made once a list, never once a block.
 //!
 //! Two kinds keep these rules: `device`, by libibverbs, and `model`, inside the process.
 //!
 //! - What is posted on one queue is done in order; nothing is promised between queues.
 //! - A write has landed when something posted behind it on the same queue has arrived. A completion of it says only that the peer's
-//!   card has it in its keeping.
-//! - A queue that fails breaks: all that was posted is completed as [`Trouble::Flushed`] after what failed, and nothing is taken any more.
-//! - After [`Queue::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's. No
-//!   request of it completes any more. Receives that it had taken come as [`Outcome::Unused`], or, on cards that lose them, not at all.
+//!   adapter has it in its keeping.
+//! - A queue that fails breaks: all that was posted is completed as [`WcStatus::Flushed`] after what failed, and nothing is taken any more.
+//! - After [`QueuePair::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's. No
+//!   request of it completes any more. Receives that it had taken come as [`Wc::Unused`], or, on adapters that lose them, not at all.
 //! - Dropping a queue is a reset, and its number may be another's from then on: an unused receive is known by its name alone.
-//!   [`Queue::give_back`] does the same and says whether it went well: a card that has failed refuses resets and lets go of queues.
-//! - Two queues are connected by numbers that both sides know from each other, at once; or they *meet*: one calls the other's card, by the
-//!   connection manager, which takes a while and waits for nobody ([`Meeting`]). A queue that has met hears when the other end leaves.
-//! - A receive is taken from the desk's shared queue by each send and each immediate, in the order in which receives were given. A queue
+//!   [`QueuePair::destroy`] does the same and says whether it went well: an adapter that has failed refuses resets and lets go of queues.
+//! - Two queues are connected by numbers that both sides know from each other, at once; or they *meet*: one calls the other's adapter, by the
+//!   connection manager, which takes a while and waits for nobody ([`CmConnect`]). A queue that has met hears when the other end leaves.
+//! - A receive is taken from the CQ's shared queue by each send and each immediate, in the order in which receives were given. A queue
 //!   takes one when a message begins to come, and its messages come one after the other.
 
 mod cm;
@@ -29,12 +29,12 @@ use penstock_memory::{MemoryError, Window};
 
 pub use cm::{ASKING_BYTES, CmConnect, CmError, Connected, TOKEN_BYTES, Token};
 
-/// What a card says of itself and of the port that is used of it.
+/// What an adapter says of itself and of the port that is used of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceAttr {
     /// Its name for people: device, port, and the network device behind it.
     pub name: String,
-    /// The address under which peers' cards find it.
+    /// The address under which peers' adapters find it.
     pub gid: [u8; 16],
     /// Its number within an InfiniBand subnet; zero on Ethernet.
     pub lid: u16,
@@ -54,9 +54,9 @@ pub struct DeviceAttr {
     pub sges_max: usize,
     /// Requests of one queue.
     pub requests_max: usize,
-    /// Receives of a desk.
+    /// Receives of a CQ.
     pub receives_max: usize,
-    /// Completions of a desk.
+    /// Completions of a CQ.
     pub completions_max: usize,
     /// Bytes that a request can carry without registered memory.
     pub inline_max: usize,
@@ -66,7 +66,7 @@ pub struct DeviceAttr {
     pub cm_address: Option<SocketAddr>,
 }
 
-/// What is spoken from an address of a card. Nobody understands another kind than his own.
+/// What is spoken from an address of an adapter. Nobody understands another kind than his own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand on its own fabric.
@@ -87,18 +87,18 @@ impl fmt::Display for GidKind {
     }
 }
 
-/// What peers' cards may do with registered memory. This engine's own card may read and write it.
+/// What peers' adapters may do with registered memory. This engine's own adapter may read and write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AccessFlags {
-    /// Peers' cards may read it.
+    /// Peers' adapters may read it.
     pub read: bool,
-    /// Peers' cards may write it.
+    /// Peers' adapters may write it.
     pub write: bool,
-    /// This side's own card may write it: reads land there.
+    /// This side's own adapter may write it: reads land there.
     pub land: bool,
 }
 
-/// Registered memory. Dropping it ends the registration: from then on cards refuse its keys.
+/// Registered memory. Dropping it ends the registration: from then on adapters refuse its keys.
 pub trait Registration: Send + Sync {
     /// What requests of this side name it by.
     fn local_key(&self) -> u32;
@@ -110,7 +110,7 @@ pub trait Registration: Send + Sync {
     fn manner(&self) -> &'static str;
 }
 
-/// Why a card does not do what it is asked.
+/// Why an adapter does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {
     /// The call failed.
@@ -118,7 +118,7 @@ pub enum AdapterError {
     Refused {
         /// The call.
         call: &'static str,
-        /// The card.
+        /// The adapter.
         adapter: String,
         /// What the system says.
         source: std::io::Error,
@@ -128,7 +128,7 @@ pub enum AdapterError {
     /// It has no more of something.
     #[error("{adapter} has no room for {what}: it has {has}, {wants} are wanted")]
     NoRoom {
-        /// The card.
+        /// The adapter.
         adapter: String,
         /// What there is too little of.
         what: &'static str,
@@ -140,7 +140,7 @@ pub enum AdapterError {
     /// Two queues have not met, or are together no more.
     #[error("{adapter} and {with}: {why}; {mend}", mend = .why.mend())]
     Cm {
-        /// The card.
+        /// The adapter.
         adapter: String,
         /// Whom its queue was to meet.
         with: String,
@@ -165,7 +165,7 @@ impl From<AdapterError> for MemoryError {
     }
 }
 
-/// A card, with one port of it.
+/// An adapter, with one port of it.
 pub trait Adapter: Send + Sync {
     /// What it says of itself.
     fn attr(&self) -> &DeviceAttr;
@@ -173,17 +173,17 @@ pub trait Adapter: Send + Sync {
     /// Registers memory, which must stay mapped until the registration is dropped.
     fn register(&self, memory: &Window, access: AccessFlags) -> Result<Arc<dyn Registration>, AdapterError>;
 
-    /// One worker's desk, with room for so many completions and receives.
+    /// One worker's CQ, with room for so many completions and receives.
     fn worker_cq(&self, completions: usize, receives: usize) -> Result<Box<dyn WorkerCq>, AdapterError>;
 
     /// What has happened to it, if something has. Does not wait.
     fn next_event(&self) -> Option<AsyncEvent>;
 
-    /// Becomes readable when [`Card::next_event`] would find something.
+    /// Becomes readable when [`Adapter::next_event`] would find something.
     fn events(&self) -> BorrowedFd<'_>;
 }
 
-/// What happens to a card.
+/// What happens to an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// Its port carries nothing any more.
@@ -192,17 +192,17 @@ pub enum AsyncEvent {
     PortUp,
     /// It has to be given up.
     Fatal,
-    /// This queue, by its number, is broken. Also of one that this side broke off; not every card says it of every queue.
+    /// This queue, by its number, is broken. Also of one that this side broke off; not every adapter says it of every queue.
     QueueBroken(u32),
-    /// The meeting of this queue, by its number, has come further: [`Queue::met`] says how far.
+    /// The meeting of this queue, by its number, has come further: [`QueuePair::cm_state`] says how far.
     CmProgress(u32),
     /// Its addresses or its port's settings have changed.
     Changed,
 }
 
-/// One worker's part of a card.
+/// One worker's part of an adapter.
 pub trait WorkerCq: Send {
-    /// What makes queues on it, in any thread and while the worker uses the desk.
+    /// What makes queues on it, in any thread and while the worker uses the CQ.
     fn maker(&self) -> Arc<dyn QpFactory>;
 
     /// A new queue that takes so many requests, for whoever can wait for it. It is not connected.
@@ -216,32 +216,32 @@ pub trait WorkerCq: Send {
     /// Takes completions. Answers how many.
     fn poll(&mut self, done: &mut [WorkCompletion]) -> Result<usize, AdapterError>;
 
-    /// Lets the next completion make [`Desk::descriptor`] readable. Poll once more afterwards: what came before makes no sign.
+    /// Lets the next completion make [`WorkerCq::descriptor`] readable. Poll once more afterwards: what came before makes no sign.
     fn arm(&mut self) -> Result<(), AdapterError>;
 
-    /// Becomes readable when a completion comes after [`Desk::arm`].
+    /// Becomes readable when a completion comes after [`WorkerCq::arm`].
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
-/// Makes queues on one desk. That takes a card a millisecond or more.
+/// Makes queues on one CQ. That takes an adapter a millisecond or more.
 pub trait QpFactory: Send + Sync {
     /// A new queue that takes so many requests. It is not connected.
     fn queue(&self, requests: usize) -> Result<Box<dyn QueuePair>, AdapterError>;
 }
 
-/// Names of requests and receives are below this: cards keep a bit to themselves.
+/// Names of requests and receives are below this: adapters keep a bit to themselves.
 pub const WR_IDS: u64 = 1 << 63;
 
 /// Memory for one message that is to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecvBuffer {
-    /// What its completion is named. Below [`IDS`].
+    /// What its completion is named. Below [`WR_IDS`].
     pub id: u64,
     /// The memory.
     pub sge: Sge,
 }
 
-/// A range of registered memory of this side. Laid out as cards read it.
+/// A range of registered memory of this side. Laid out as adapters read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Sge {
@@ -260,7 +260,7 @@ pub struct QpAddress {
     pub queue: u32,
     /// The first packet's number from there.
     pub first_packet: u32,
-    /// The address of its card.
+    /// The address of its adapter.
     pub gid: [u8; 16],
     /// Its number within an InfiniBand subnet; zero on Ethernet.
     pub lid: u16,
@@ -285,7 +285,7 @@ pub struct ConnectParams {
 
 /// One end of a connected pair.
 pub trait QueuePair: Send {
-    /// Its number on its card.
+    /// Its number on its adapter.
     fn number(&self) -> u32;
 
     /// Connects it, when it is new or reset. Packets are taken as soon as this has answered yes, perhaps before. It may wait for the network,
@@ -309,11 +309,11 @@ pub trait QueuePair: Send {
     /// Makes it new. Nothing of it touches memory any more when this returns.
     fn reset(&mut self) -> Result<(), AdapterError>;
 
-    /// Gives it back to its card, for good. Nothing of it touches memory any more when this has gone well.
+    /// Gives it back to its adapter, for good. Nothing of it touches memory any more when this has gone well.
     fn destroy(self: Box<Self>) -> Result<(), NotDestroyed>;
 }
 
-/// A queue that its card does not take back. It may still do what it was told.
+/// A queue that its adapter does not take back. It may still do what it was told.
 pub struct NotDestroyed {
     /// The queue.
     pub queue: Box<dyn QueuePair>,
@@ -333,7 +333,7 @@ pub struct PostSendError {
 /// One thing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRequest {
-    /// What its completion is named. Below [`IDS`].
+    /// What its completion is named. Below [`WR_IDS`].
     pub id: u64,
     /// What to do.
     pub opcode: Opcode,
@@ -342,7 +342,7 @@ pub struct SendRequest {
     /// Whether it completes when it ends well; what fails completes always.
     pub signalled: bool,
     /// Whether its bytes are taken at once, so that their memory may be used again when the post returns. At most
-    /// [`Facts::inline_max`] bytes; not for reads. Refused if the memory is not registered.
+    /// [`DeviceAttr::inline_max`] bytes; not for reads. Refused if the memory is not registered.
     pub inline: bool,
 }
 
@@ -376,7 +376,7 @@ pub enum Opcode {
     Send,
 }
 
-/// What a desk says about something posted or received.
+/// What a CQ says about something posted or received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkCompletion {
     /// The queue's number.
@@ -416,19 +416,19 @@ impl Default for WorkCompletion {
 pub enum WcStatus {
     /// Its queue was broken before its turn.
     Flushed,
-    /// The peer's card refused the key, the range or the right.
+    /// The peer's adapter refused the key, the range or the right.
     Refused,
-    /// This side's card refused the memory: it was freed or its registration has ended.
+    /// This side's adapter refused the memory: it was freed or its registration has ended.
     Memory,
-    /// The peer's card did not answer, often enough.
+    /// The peer's adapter did not answer, often enough.
     Silence,
-    /// The peer's card had no receive for it, often enough.
+    /// The peer's adapter had no receive for it, often enough.
     NoReceive,
-    /// The peer's card says that the request makes no sense, or cannot do it.
+    /// The peer's adapter says that the request makes no sense, or cannot do it.
     Invalid,
-    /// The card itself has failed.
+    /// The adapter itself has failed.
     Card,
-    /// The card's own number for something else.
+    /// The adapter's own number for something else.
     Other(u32),
 }
 

@@ -1,4 +1,4 @@
-//! A card: one port of an open device, under one address.
+//! An adapter: one port of an open device, under one address.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use super::seen::is_link_local;
 use super::status::refused;
 use crate::adapter::{AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, Registration, WorkerCq};
 
-/// Pieces of one request, at most. What the cards of today take; more would only make the places of requests longer.
+/// Pieces of one request, at most. What the adapters of today take; more would only make the places of requests longer.
 const PIECES_MAX: u32 = 32;
-/// Reads that one side may have under way on a queue. Cards take 16; each needs room on the side that answers.
+/// Reads that one side may have under way on a queue. Adapters take 16; each needs room on the side that answers.
 const READS_MAX: i32 = 16;
 /// Bits in a second of a port that does not say them. Any number will do: it is compared with other rails' only.
 const BANDWIDTH_UNKNOWN: u64 = 10_000_000_000;
@@ -31,7 +31,7 @@ const SOFT_ROCE: (u32, u32) = (0xff_ffff, 0);
 /// Events that are passed over in one look.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// What queues and desks of a card need of it.
+/// What queues and CQs of an adapter need of it.
 pub(super) struct Parts {
     pub(super) device: Arc<Device>,
     pub(super) attr: DeviceAttr,
@@ -53,7 +53,7 @@ pub(super) struct Parts {
     has_own_domains: AtomicBool,
 }
 
-/// A real card.
+/// A real adapter.
 pub struct DeviceAdapter {
     parts: Arc<Parts>,
 }
@@ -132,12 +132,12 @@ impl DeviceAdapter {
         self.parts.shape.posting
     }
 
-    /// Whether each desk has a domain of its own thread, so that it shares no doorbell with others.
+    /// Whether each CQ has a domain of its own thread, so that it shares no doorbell with others.
     pub fn has_own_domains(&self) -> bool {
         self.parts.has_own_domains.load(Ordering::Relaxed)
     }
 
-    /// Whether memory is paged in by the card when it is first touched.
+    /// Whether memory is paged in by the adapter when it is first touched.
     pub fn is_on_demand(&self) -> bool {
         self.parts.manner.is_on_demand
     }
@@ -176,7 +176,7 @@ impl DeviceAdapter {
 }
 
 impl Parts {
-    /// With the best shape of queues that the card really makes.
+    /// With the best shape of queues that the adapter really makes.
     fn tried(mut self, wanted: Posting) -> Result<Self, AdapterError> {
         let mut failed = None;
         let parts = Arc::new(CqParts::make(&self.device, 1, 1, 0)?);
@@ -317,7 +317,7 @@ fn about(event: ibv_event_type) -> About {
         IBV_EVENT_GID_CHANGE | IBV_EVENT_LID_CHANGE | IBV_EVENT_PKEY_CHANGE | IBV_EVENT_CLIENT_REREGISTER => {
             About::Port(AsyncEvent::Changed)
         }
-        // Without one of its queues a card is of no more use than without all.
+        // Without one of its queues an adapter is of no more use than without all.
         IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => About::Card(AsyncEvent::Fatal),
         IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_QP_LAST_WQE_REACHED => {
             About::Queue
@@ -326,7 +326,7 @@ fn about(event: ibv_event_type) -> About {
     }
 }
 
-/// A count that the card told, which is never negative.
+/// A count that the adapter told, which is never negative.
 fn count(told: i32) -> usize {
     usize::try_from(told).unwrap_or(0)
 }
@@ -341,13 +341,13 @@ fn mtu_bytes(name: ibv_mtu) -> u32 {
     }
 }
 
-/// Requests of a queue. Cards count them in places of 64 bytes, of which one with many pieces needs several: 32 bytes and 16 for
+/// Requests of a queue. Adapters count them in places of 64 bytes, of which one with many pieces needs several: 32 bytes and 16 for
 /// each piece.
 fn requests_max(places: usize, sges: u32) -> usize {
     places / (32 + 16 * sges as usize).div_ceil(64)
 }
 
-/// Whether the card pages memory in for all that is done here.
+/// Whether the adapter pages memory in for all that is done here.
 fn pages_on_demand(can: &ibv_odp_caps) -> bool {
     let needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_SRQ_RECV;
     can.general_caps & u64::from(IBV_ODP_SUPPORT) != 0 && can.per_transport_caps.rc_odp_caps & needed == needed

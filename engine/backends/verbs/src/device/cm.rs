@@ -5,7 +5,7 @@
 //! waits:  called -> ready to receive, to send, accepted -> confirmed: stands
 //! ```
 //!
-//! The queue pair is made on the desk like every other; the manager says what to change it to ([`Meet::change`]), so that both ends and
+//! The queue pair is made on the CQ like every other; the manager says what to change it to ([`CmConnection::change`]), so that both ends and
 //! the kernel between them know of the same numbers. Whatever else this side wants of its queues stays as it is with those that are
 //! connected by exchange.
 
@@ -21,7 +21,7 @@ use super::queue::{ANSWER_TIMEOUT, RECEIVE_PAUSE, RETRIES, RETRIES_WITHOUT_RECEI
 use super::status::refused;
 use crate::adapter::{AdapterError, CmError, ConnectParams, Connected};
 
-/// How long the kernel may look for the card that an address leads to, for a way to it, and for an answer; and how long one waits to be
+/// How long the kernel may look for the adapter that an address leads to, for a way to it, and for an answer; and how long one waits to be
 /// called by who does all that.
 const ADDRESS: Duration = Duration::from_secs(2);
 const WAY: Duration = Duration::from_secs(2);
@@ -116,7 +116,7 @@ impl CmConnection {
                     self.check("rdma_establish", unsafe { self.manager.cm().rdma_establish(id) })?;
                     self.step = Step::Nothing;
                 }
-                // Cards of iWARP need no confirmation.
+                // Adapters of iWARP need no confirmation.
                 (Step::Answer | Step::Confirmation, Happened::Stands) => self.step = Step::Nothing,
                 (_, _) => {}
             }
@@ -181,7 +181,7 @@ impl CmConnection {
         attributes.timeout = ANSWER_TIMEOUT;
         attributes.retry_cnt = RETRIES;
         attributes.rnr_retry = RETRIES_WITHOUT_RECEIVE;
-        // Where the card itself changes states, nothing is left to be changed.
+        // Where the adapter itself changes states, nothing is left to be changed.
         if mask == 0 { Ok(()) } else { modify(&mut attributes, mask) }
     }
 

@@ -1,4 +1,4 @@
-//! A desk: a completion queue with its channel, a shared receive queue, and a domain of one thread where the driver has such.
+//! A CQ: a completion queue with its channel, a shared receive queue, and a domain of one thread where the driver has such.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use crate::adapter::{AdapterError, QpFactory, QueuePair, RecvBuffer, WR_IDS, Wc,
 /// Completions that are taken with one call. What a worker does with one costs more than its share of the call long before this.
 const COMPLETIONS_AT_ONCE: usize = 64;
 
-/// What a desk is made of. Its queues keep it.
+/// What a CQ is made of. Its queues keep it.
 pub(super) struct CqParts {
     pub(super) device: Arc<Device>,
     completions: NonNull<ibv_cq>,
@@ -50,7 +50,7 @@ struct CqDomain {
 }
 
 impl CqDomain {
-    /// One of its own, if the driver has such: its queues have doorbells that no other desk rings.
+    /// One of its own, if the driver has such: its queues have doorbells that no other CQ rings.
     fn make(device: &Device) -> Self {
         let mut of_thread = ibv_td_init_attr::ZERO;
         // SAFETY: the context is open.
@@ -75,7 +75,7 @@ impl CqDomain {
 }
 
 impl CqParts {
-    /// Makes one with room for so much. `place` is how many desks the card has had before.
+    /// Makes one with room for so much. `place` is how many CQs the adapter has had before.
     pub(super) fn make(
         device: &Arc<Device>,
         completions: usize,
@@ -146,7 +146,7 @@ impl CqParts {
         self.receives.as_ptr()
     }
 
-    /// To be held while something is posted: in a domain of one thread the driver leaves out its own locks. A desk and its queues
+    /// To be held while something is posted: in a domain of one thread the driver leaves out its own locks. A CQ and its queues
     /// are one worker's, so nobody else holds it.
     pub(super) fn post_alone(&self) -> Option<MutexGuard<'_, ()>> {
         self.posting.as_ref().map(|posting| posting.lock().unwrap_or_else(PoisonError::into_inner))
@@ -184,7 +184,7 @@ impl CqParts {
         let taken = unsafe { ibv_poll_cq(self.completions(), places, room.as_mut_ptr()) };
         match usize::try_from(taken) {
             Ok(taken) => Ok(taken),
-            // It answers what it likes below zero: a card that lost its completions is of no use any more.
+            // It answers what it likes below zero: an adapter that lost its completions is of no use any more.
             Err(_) => Err(refused("ibv_poll_cq", &self.device.adapter, io::Error::from_raw_os_error(libc::EIO))),
         }
     }
@@ -226,7 +226,7 @@ impl Drop for CqParts {
     }
 }
 
-/// A desk of a real card.
+/// A CQ of a real adapter.
 pub(super) struct DeviceCq {
     adapter: Arc<Parts>,
     cq: Arc<CqParts>,
@@ -236,7 +236,7 @@ pub(super) struct DeviceCq {
     sges: Vec<ibv_sge>,
 }
 
-// SAFETY: the lists hold pointers into this desk's own memory only while a call uses them.
+// SAFETY: the lists hold pointers into this CQ's own memory only while a call uses them.
 unsafe impl Send for DeviceCq {}
 
 impl DeviceCq {
@@ -271,7 +271,7 @@ impl WorkerCq for DeviceCq {
             self.list[place - 1].next = next;
         }
         let mut not_posted = ptr::null_mut();
-        // SAFETY: the queue stands, and the list and its pieces do during the call. The card writes the memory under its key only.
+        // SAFETY: the queue stands, and the list and its pieces do during the call. The adapter writes the memory under its key only.
         let answer = unsafe { ibv_post_srq_recv(self.cq.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
         // Out of memory is what a full queue says.
         if answer == libc::ENOMEM {
@@ -320,12 +320,12 @@ impl WorkerCq for DeviceCq {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel stands as long as the desk, and its descriptor with it.
+        // SAFETY: the channel stands as long as the CQ, and its descriptor with it.
         unsafe { BorrowedFd::borrow_raw((*self.cq.channel.as_ptr()).fd) }
     }
 }
 
-/// Makes queues on a desk of a real card.
+/// Makes queues on a CQ of a real adapter.
 struct DeviceMaker {
     adapter: Arc<Parts>,
     cq: Arc<CqParts>,
@@ -337,7 +337,7 @@ impl QpFactory for DeviceMaker {
     }
 }
 
-/// Counts a card's desks, so that each has another interrupt.
+/// Counts an adapter's CQs, so that each has another interrupt.
 #[derive(Default)]
 pub(super) struct CqLimit(AtomicI32);
 

@@ -1,7 +1,7 @@
-//! The connection manager of a card (librdmacm): where it is called, who may call, and what has happened to each connection.
+//! The connection manager of an adapter (librdmacm): where it is called, who may call, and what has happened to each connection.
 //!
-//! Events of all connections of a card come through one channel. Whoever asks the card for events takes them, puts each where its
-//! connection finds it, and says of whose queue it is; the queue's own worker goes on from there ([`super::meet`]). Nobody waits: the
+//! Events of all connections of an adapter come through one channel. Whoever asks the adapter for events takes them, puts each where its
+//! connection finds it, and says of whose queue it is; the queue's own worker goes on from there ([`super::cm`]). Nobody waits: the
 //! channel's descriptor does not, and everything that takes time is an event.
 
 use std::collections::{HashMap, VecDeque};
@@ -41,7 +41,7 @@ const REFUSED_STALE: i32 = 10;
 const REFUSED_NOBODY: i32 = 8;
 const REFUSED_BY_US: i32 = 28;
 
-/// A card's connection manager.
+/// An adapter's connection manager.
 pub(super) struct Manager {
     cm: &'static Cm,
     adapter: String,
@@ -90,7 +90,7 @@ struct Connection {
 /// What has happened to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Happened {
-    /// Its address leads to this card.
+    /// Its address leads to this adapter.
     AddressFound,
     /// A way was found.
     WayFound,
@@ -108,7 +108,7 @@ pub(super) fn open() -> Result<&'static Cm, penstock_verbs_sys::NotHere> {
 }
 
 impl Manager {
-    /// Has the card that was picked be called, at its own address and a port that is free.
+    /// Has the adapter that was picked be called, at its own address and a port that is free.
     pub(super) fn listen(pick: &Pick, adapter: &str, traffic_class: u8) -> Result<Self, AdapterError> {
         let not_here =
             |why: String, mend: &str| AdapterError::NotHere { what: adapter.to_owned(), why, mend: mend.to_owned() };
@@ -175,7 +175,7 @@ impl Manager {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new identifier, with the traffic class of this card.
+    /// A new identifier, with the traffic class of this adapter.
     fn identifier(&self) -> Result<NonNull<rdma_cm_id>, AdapterError> {
         let mut id = ptr::null_mut();
         // SAFETY: the channel stands, and the place of an identifier may be written.

@@ -14,14 +14,14 @@ use super::open::{Device, complain};
 use super::status::refused;
 use crate::adapter::{AccessFlags, AdapterError, Registration, Sge};
 
-/// How memory is registered on a card.
+/// How memory is registered on an adapter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner {
-    /// The card pages it in when it is first touched, instead of keeping it where it is.
+    /// The adapter pages it in when it is first touched, instead of keeping it where it is.
     pub(super) is_on_demand: bool,
 }
 
-/// The registrations of a card that stand, by their local keys.
+/// The registrations of an adapter that stand, by their local keys.
 #[derive(Default)]
 pub(super) struct Registrations {
     standing: Mutex<HashMap<u32, Weak<Registered>>>,
@@ -158,7 +158,7 @@ impl Registered {
     }
 }
 
-/// What a card may do with memory, in its words. What is written from afar has to be writable from here.
+/// What an adapter may do with memory, in its words. What is written from afar has to be writable from here.
 fn rights(access: AccessFlags) -> ibv_access_flags {
     let mut rights = 0;
     if access.read {

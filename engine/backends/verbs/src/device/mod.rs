@@ -1,9 +1,9 @@
-//! Real cards, by libibverbs: which there are, which are used, and what the seam asks of them.
+//! Real adapters, by libibverbs: which there are, which are used, and what the seam asks of them.
 //!
 //! Read in this order:
 //!
 //! - [`choose`]: which ports become rails ([`seen`] and [`networks`] say what there is, [`wanted`] how settings name it)
-//! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `manager` and `meet`:
+//! - `open`: devices; `adapter`, `cq`, `queue` (and its `post`), `memory`: what the seam asks for; `manager` and `meet`:
 //!   queues that are connected by librdmacm; `status`: the seam's words for what verbs answer
 
 mod adapter;
@@ -33,14 +33,14 @@ pub use wanted::{BadName, WantedDevice};
 
 use crate::adapter::AdapterError;
 
-/// What is asked of cards.
+/// What is asked of adapters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The cards to use; chosen if none is named.
+    /// The adapters to use; chosen if none is named.
     pub wanted: Vec<WantedDevice>,
     /// The NUMA nodes of the workers.
     pub nodes: Vec<u32>,
-    /// Whether cards page memory in when it is first touched, where they can. It is pinned otherwise.
+    /// Whether adapters page memory in when it is first touched, where they can. It is pinned otherwise.
     pub is_on_demand: bool,
     /// The class that networks which tell traffic apart treat packets by.
     pub traffic_class: u8,
@@ -63,10 +63,10 @@ impl Default for Options {
     }
 }
 
-/// Cards that were opened.
+/// Adapters that were opened.
 #[derive(Debug)]
 pub struct FoundAdapter {
-    /// The cards, best first.
+    /// The adapters, best first.
     pub adapters: Vec<Arc<DeviceAdapter>>,
     /// Why each is used, and everything else is not.
     pub sentences: Vec<Sentence>,
@@ -74,7 +74,7 @@ pub struct FoundAdapter {
     pub device_memory: String,
 }
 
-/// Why there are no cards.
+/// Why there are no adapters.
 #[derive(Debug, thiserror::Error)]
 pub enum NotHere {
     /// The kernel knows of none.
@@ -106,7 +106,7 @@ pub struct Looked {
     pub chosen: Result<Chosen, ChoiceError>,
 }
 
-/// Looks what of the devices that `sys`, normally `/sys`, shows would be used, as [`cards`] does. Nothing is opened. `drivers` are the
+/// Looks what of the devices that `sys`, normally `/sys`, shows would be used, as [`adapters`] does. Nothing is opened. `drivers` are the
 /// devices that libibverbs has a driver for; if that is not known, all are taken to have one.
 pub fn look(sys: &Path, drivers: Option<&[&str]>, wanted: &[WantedDevice], nodes: &[u32]) -> io::Result<Looked> {
     let mut seen = seen::read(sys, &networks::read().unwrap_or_default())?;
@@ -122,7 +122,7 @@ pub fn has_manager() -> Result<(), penstock_verbs_sys::NotHere> {
     manager::open().map(drop)
 }
 
-/// Opens the cards of this machine.
+/// Opens the adapters of this machine.
 pub fn adapters(options: &Options) -> Result<FoundAdapter, NotHere> {
     adapters_in(Path::new("/sys"), options)
 }
@@ -149,7 +149,7 @@ fn adapters_in(sys: &Path, options: &Options) -> Result<FoundAdapter, NotHere> {
     for pick in &chosen.picks {
         match DeviceAdapter::open(verbs, pick, options) {
             Ok(adapter) => adapters.push(Arc::new(adapter)),
-            // Who names a card wants to know; who does not is served by the others.
+            // Who names an adapter wants to know; who does not is served by the others.
             Err(error) if !options.wanted.is_empty() => return Err(error.into()),
             Err(error) => {
                 let about = format!("{}:{}", pick.device, pick.port);
@@ -165,7 +165,7 @@ fn adapters_in(sys: &Path, options: &Options) -> Result<FoundAdapter, NotHere> {
     }
 }
 
-/// What this machine has by which cards reach memory of other devices.
+/// What this machine has by which adapters reach memory of other devices.
 fn device_memory(sys: &Path) -> String {
     let has = |path: &str| sys.join(path).exists();
     let peer =

@@ -59,7 +59,7 @@ impl Drop for List {
 /// An open device with a protection domain. Whatever is made in it keeps it alive, and so is destroyed before.
 pub(super) struct Device {
     pub(super) verbs: &'static Verbs,
-    /// For errors: the name of the card.
+    /// For errors: the name of the adapter.
     pub(super) adapter: String,
     context: NonNull<ibv_context>,
     domain: NonNull<ibv_pd>,
@@ -194,7 +194,7 @@ pub(super) fn complain(what: &str, adapter: &str, answers: &[i32]) {
 }
 
 /// Has registered memory stay where it is when this process forks, unless its kernel sees to that by itself. A child that wrote
-/// to a page first would take it away from under the card otherwise.
+/// to a page first would take it away from under the adapter otherwise.
 fn keep_registrations_from_children(verbs: &'static Verbs) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

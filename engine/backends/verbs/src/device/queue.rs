@@ -18,7 +18,7 @@ use crate::adapter::{
     AdapterError, ConnectParams, Connected, NotDestroyed, PostSendError, QueuePair, SendRequest, Sge, Token,
 };
 
-/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
+/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Adapters wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
 pub(super) const ANSWER_TIMEOUT: u8 = 14;
 /// Attempts after the first. Seven would be all that there are, but some drivers (rxe) take it to mean for ever.
@@ -33,11 +33,11 @@ const HOPS: u8 = 64;
 /// The partition that every port is in.
 const PARTITION_INDEX: u16 = 0;
 
-/// Bytes that are put into a request itself, at most. The processor writes them into the card's queue: beyond this the card
+/// Bytes that are put into a request itself, at most. The processor writes them into the adapter's queue: beyond this the adapter
 /// fetches them as fast.
 pub(super) const INLINE_MAX: u32 = 256;
 
-/// What a queue can have: the same for all of a card.
+/// What a queue can have: the same for all of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QueueShape {
     pub(super) sges: u32,
@@ -48,7 +48,7 @@ pub(super) struct QueueShape {
 /// How requests are posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posting {
-    /// Each request is written straight into the card's queue.
+    /// Each request is written straight into the adapter's queue.
     Extended,
     /// Requests are written into a list first, which the driver reads.
     Classic,
@@ -75,7 +75,7 @@ enum Life {
     Broken,
 }
 
-/// A queue pair of a real card.
+/// A queue pair of a real adapter.
 pub(super) struct DeviceQueue {
     adapter: Arc<Parts>,
     cq: Arc<CqParts>,
@@ -237,7 +237,7 @@ impl DeviceQueue {
         if let (Some(manager), Some(token)) = (&self.adapter.manager, self.token.take()) {
             manager.expect_no_more(&token);
         }
-        // If it fails the destruction does the same, without what the card gives back.
+        // If it fails the destruction does the same, without what the adapter gives back.
         let _ = self.set_error();
         let answer = self.cq.end_life(self.number, || {
             // SAFETY: it stands, this is the last that knows it, and all its events were acknowledged when they were taken.
@@ -248,7 +248,7 @@ impl DeviceQueue {
         Ok(())
     }
 
-    /// The way of packets to the peer's card.
+    /// The way of packets to the peer's adapter.
     fn way_to(&self, connecting: &ConnectParams) -> ibv_ah_attr {
         let there = &connecting.there;
         // On Ethernet every packet has a global route; on InfiniBand those that leave their subnet, or whose port asks for it.
@@ -363,7 +363,7 @@ impl QueuePair for DeviceQueue {
     }
 
     fn reset(&mut self) -> Result<(), AdapterError> {
-        // Broken first: what the card gives back then is worth having, and a driver's reset may forget it.
+        // Broken first: what the adapter gives back then is worth having, and a driver's reset may forget it.
         self.set_error()?;
         self.cq.end_life(self.number, || self.change_to(IBV_QPS_RESET))?;
         self.life = Life::New;

@@ -1,9 +1,9 @@
-//! Names of cards in settings: `device[:port[:gid index]]`.
+//! Names of adapters in settings: `device[:port[:gid index]]`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A card, a port of it, or an address of that, by its name.
+/// An adapter, a port of it, or an address of that, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedDevice {
     /// The device, as `ibv_devices` calls it.

@@ -1,4 +1,4 @@
-//! A card of a network, and its faults.
+//! An adapter of a network, and its faults.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::adapter::{
     AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, GidKind, Registration, WcStatus, WorkerCq,
 };
 
-/// A card of a [`ModelNetwork`](super::ModelNetwork).
+/// An adapter of a [`ModelNetwork`](super::ModelNetwork).
 pub struct ModelAdapter {
     hub: Arc<Hub>,
     pub(super) place: usize,
@@ -22,7 +22,7 @@ pub struct ModelAdapter {
     sign: Arc<Sign>,
 }
 
-/// What a card has, and what it has done.
+/// What an adapter has, and what it has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Queues that exist.
@@ -37,7 +37,7 @@ pub struct Counts {
     pub bytes: u64,
     /// Queues that were made new.
     pub resets: u64,
-    /// Receives that wait at the desks of its queues.
+    /// Receives that wait at the CQs of its queues.
     pub receives: usize,
 }
 
@@ -148,7 +148,7 @@ impl ModelAdapter {
     }
 
     /// Makes answers of its reads take so long. Meanwhile what is posted behind them is carried out, and the bytes are fetched only
-    /// then, as when a card had to ask twice.
+    /// then, as when an adapter had to ask twice.
     pub fn slow_reads(&self, by: Duration) {
         self.change(|adapter| adapter.read_time = by);
     }
@@ -163,7 +163,7 @@ impl ModelAdapter {
         self.change(|adapter| adapter.registrations.refuse(memory));
     }
 
-    /// Refuses the next desks.
+    /// Refuses the next CQs.
     pub fn refuse_cqs(&self, count: u64) {
         self.change(|adapter| adapter.refuse_cqs = count);
     }
@@ -209,7 +209,7 @@ impl ModelAdapter {
 }
 
 impl AdapterState {
-    /// Refuses a call of a card that has failed.
+    /// Refuses a call of an adapter that has failed.
     pub(super) fn alive(&self, call: &'static str) -> Result<(), AdapterError> {
         if !self.is_dead {
             return Ok(());
@@ -302,7 +302,7 @@ impl Registration for ModelRegistration {
 impl Drop for ModelRegistration {
     fn drop(&mut self) {
         let mut world = self.hub.lock_quietly();
-        // What came before was in the card's keeping, and is seen now.
+        // What came before was in the adapter's keeping, and is seen now.
         world.place_all(Some(self.adapter));
         let gone = world.adapters[self.adapter].registrations.remove(self.local_key, self.remote_key);
         drop(world);

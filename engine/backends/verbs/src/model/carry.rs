@@ -1,7 +1,7 @@
 //! What becomes of requests.
 //!
-//! A request is *carried out* at the peer's card, a part a step, in order; then its *answer* comes back, and completes it, in order too.
-//! Packets are counted on both sides as real cards count them, so that what is of another life is lost.
+//! A request is *carried out* at the peer's adapter, a part a step, in order; then its *answer* comes back, and completes it, in order too.
+//! Packets are counted on both sides as real adapters count them, so that what is of another life is lost.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// Moves a part of a request into the peer's card. Answers whether there was a receive where it needed one.
+    /// Moves a part of a request into the peer's adapter. Answers whether there was a receive where it needed one.
     fn carry_part(&mut self, name: u64, there: u64, at: usize) -> Result<bool, WcStatus> {
         let (here_card, there_card) = (self.queues[&name].adapter, self.queues[&there].adapter);
         let posted = &self.queues[&name].posted[at];

@@ -7,7 +7,7 @@
 //! met ------------------------> met
 //! ```
 //!
-//! Each arrow is an event at the card that it points to, and each step is taken by whoever looks.
+//! Each arrow is an event at the adapter that it points to, and each step is taken by whoever looks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Calls a card, unless it is out of reach.
+    /// Calls an adapter, unless it is out of reach.
     fn call(&mut self, name: u64, at: SocketAddr, token: Token) {
         let Some(there) =
             self.adapters.iter().position(|adapter| adapter.attr.cm_address == Some(at) && !adapter.is_dead)
@@ -191,7 +191,7 @@ impl World {
         queue.packet_in = connecting.there.first_packet & PACKET_MASK;
     }
 
-    /// A queue has come to this step, of which its card hears.
+    /// A queue has come to this step, of which its adapter hears.
     fn tell(&mut self, name: u64, step: Step) {
         if let Some(cm) = self.meets.get_mut(&name) {
             cm.step = step;

@@ -1,4 +1,4 @@
-//! Desks and queues of a model card.
+//! CQs and queues of a model adapter.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::adapter::{
     SendRequest, Sge, Token, WR_IDS, Wc, WcStatus, WorkCompletion, WorkerCq,
 };
 
-/// A desk of a model card.
+/// A CQ of a model adapter.
 pub(super) struct ModelCq {
     held: Arc<Held>,
     waiting: Arc<AtomicUsize>,
     sign: Arc<Sign>,
 }
 
-/// What a desk and its queues hold: the desk is gone with the last of them.
+/// What a CQ and its queues hold: the CQ is gone with the last of them.
 struct Held {
     hub: Arc<Hub>,
     adapter: usize,
@@ -107,7 +107,7 @@ impl WorkerCq for ModelCq {
     }
 }
 
-/// Makes queues on a desk of a model card.
+/// Makes queues on a CQ of a model adapter.
 struct ModelMaker(Arc<Held>);
 
 impl QpFactory for ModelMaker {
@@ -130,7 +130,7 @@ impl QpFactory for ModelMaker {
     }
 }
 
-/// A queue of a model card.
+/// A queue of a model adapter.
 struct ModelQueue {
     held: Arc<Held>,
     name: u64,
@@ -274,7 +274,7 @@ impl Drop for ModelQueue {
     }
 }
 
-/// What no card does.
+/// What no adapter does.
 fn wrong_with(request: &SendRequest, sges: &[Sge], sges_max: usize, inline_max: usize) -> Option<String> {
     let bytes: u64 = sges.iter().map(|sge| u64::from(sge.bytes)).sum();
     if request.id >= WR_IDS {
@@ -298,7 +298,7 @@ fn taken(sges: &[Sge]) -> MessagePayload {
     for sge in sges.iter().filter(|sge| sge.bytes > 0) {
         let at = bytes.len();
         bytes.resize(at + sge.bytes as usize, 0);
-        // SAFETY: whoever posts vouches for the memory of its pieces until the request is taken, as for every card; the bytes are
+        // SAFETY: whoever posts vouches for the memory of its pieces until the request is taken, as for every adapter; the bytes are
         // copied to memory of their own, and no reference to them is made.
         unsafe {
             std::ptr::copy_nonoverlapping(sge.address as *const u8, bytes[at..].as_mut_ptr(), sge.bytes as usize);

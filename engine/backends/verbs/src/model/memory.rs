@@ -15,7 +15,7 @@ pub(super) struct Registered {
     access: AccessFlags,
 }
 
-/// All registrations of a card, by both kinds of key.
+/// All registrations of an adapter, by both kinds of key.
 #[derive(Default)]
 pub(super) struct Registrations {
     local: BTreeMap<u32, Registered>,
@@ -25,13 +25,13 @@ pub(super) struct Registrations {
 /// What is to be done with memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryUse {
-    /// This side's card takes bytes from it.
+    /// This side's adapter takes bytes from it.
     Source,
-    /// This side's card puts bytes there.
+    /// This side's adapter puts bytes there.
     Landing,
-    /// A peer's card reads it.
+    /// A peer's adapter reads it.
     RemoteRead,
-    /// A peer's card writes it.
+    /// A peer's adapter writes it.
     RemoteWrite,
 }
 
@@ -90,7 +90,7 @@ impl MessagePayload {
         }
     }
 
-    /// Moves `bytes` of it, from `at` on, to or from the memory `there`, which is as long. None if this side's card refuses.
+    /// Moves `bytes` of it, from `at` on, to or from the memory `there`, which is as long. None if this side's adapter refuses.
     pub(super) fn exchange(
         &self,
         own: &Registrations,

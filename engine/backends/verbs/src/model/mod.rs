@@ -1,15 +1,15 @@
-//! A card inside the process, for tests.
+//! An adapter inside the process, for tests.
 //!
-//! It keeps the rules of the seam as strictly as the strictest real card, and does on demand what real cards do rarely: packets are
+//! It keeps the rules of the seam as strictly as the strictest real adapter, and does on demand what real adapters do rarely: packets are
 //! lost, queues break, ports go down, traffic stands still, memory is refused.
 //!
-//! - [`ModelNetwork`]: what joins cards; who does the work and when ([`Pace`]); faults between cards
-//! - [`ModelCard`]: a card of it; faults of the card
-//! - `desk`: desks and queues, the rest of the seam
-//! - `world`: everything that cards and queues hold, under one lock
+//! - [`ModelNetwork`]: what joins adapters; who does the work and when ([`Pace`]); faults between adapters
+//! - [`ModelAdapter`]: an adapter of it; faults of the adapter
+//! - `cq`: CQs and queues, the rest of the seam
+//! - `world`: everything that adapters and queues hold, under one lock
 //! - `carry`: what becomes of requests; `meet`: queues that meet by the connection manager
 //!
-//! What only a bug on this side can do is *caught*: posting more than a queue has room for, or having more completions than a desk has
+//! What only a bug on this side can do is *caught*: posting more than a queue has room for, or having more completions than a CQ has
 //! room for, panics, at once and in every later call.
 
 mod adapter;
@@ -29,7 +29,7 @@ pub use self::adapter::{Counts, ModelAdapter};
 use self::world::World;
 use super::adapter::{AdapterError, DeviceAttr};
 
-/// The port of every card's connection manager.
+/// The port of every adapter's connection manager.
 const PORT: u16 = 4711;
 
 /// Steps of one poll: enough that a batch of posts is over after a few.
@@ -38,10 +38,10 @@ const STEPS_PER_POLL: usize = 16;
 /// How long the network's thread sleeps while requests stand still for a reason that time can end.
 const THREAD_NAP: Duration = Duration::from_millis(1);
 
-/// Who does what cards do.
+/// Who does what adapters do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// Whoever polls a desk does a few steps first, and whoever arms one does all that can be done. Nothing happens by itself, so a
+    /// Whoever polls a CQ does a few steps first, and whoever arms one does all that can be done. Nothing happens by itself, so a
     /// time limit passes unnoticed while everybody sleeps. Time is real.
     #[default]
     Polled,
@@ -60,14 +60,14 @@ pub struct Options {
     pub silence: Duration,
     /// How long a message waits for a receive until it fails.
     pub no_receive: Duration,
-    /// Bytes that one step moves: a multiple of every card's packets.
+    /// Bytes that one step moves: a multiple of every adapter's packets.
     pub step_bytes: u64,
     /// Queues are chosen at random, by this seed, and not in turn.
     pub seed: Option<u64>,
     /// Written bytes are seen at the latest possible moment: when something behind them on their queue is heard, or when nothing else
     /// is to be done.
     pub places_late: bool,
-    /// What a reset or dropped queue has not been polled for is taken away, as some cards do, and not left, as others.
+    /// What a reset or dropped queue has not been polled for is taken away, as some adapters do, and not left, as others.
     pub reset_cleans: bool,
 }
 
@@ -85,7 +85,7 @@ impl Default for Options {
     }
 }
 
-/// What is lost between two cards, on the way from the first to the second.
+/// What is lost between two adapters, on the way from the first to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses {
     /// Requests: nothing of them happens.
@@ -94,14 +94,14 @@ pub struct Losses {
     pub answers: bool,
 }
 
-/// What joins cards. It lives as long as they do.
+/// What joins adapters. It lives as long as they do.
 #[derive(Clone)]
 pub struct ModelNetwork {
     hub: Arc<Hub>,
 }
 
 impl ModelNetwork {
-    /// A network without cards.
+    /// A network without adapters.
     pub fn new(options: Options) -> Self {
         let pace = options.pace;
         let world = World::new(options);
@@ -121,17 +121,17 @@ impl ModelNetwork {
         Self::new(Options { pace: Pace::ByHand, ..Options::default() })
     }
 
-    /// A new card, as many a real one is.
+    /// A new adapter, as many a real one is.
     pub fn adapter(&self) -> Arc<ModelAdapter> {
         self.adapter_with(|_| {})
     }
 
-    /// A new card whose facts are changed before it is made.
+    /// A new adapter whose facts are changed before it is made.
     pub fn adapter_with(&self, change: impl FnOnce(&mut DeviceAttr)) -> Arc<ModelAdapter> {
         Arc::new(ModelAdapter::new(Arc::clone(&self.hub), change))
     }
 
-    /// A new card whose queues are met by its connection manager. Its facts are changed before it is made.
+    /// A new adapter whose queues are met by its connection manager. Its facts are changed before it is made.
     pub fn managed_adapter_with(&self, change: impl FnOnce(&mut DeviceAttr)) -> Arc<ModelAdapter> {
         self.adapter_with(|attr| {
             change(attr);
@@ -165,26 +165,26 @@ impl ModelNetwork {
         self.run();
     }
 
-    /// Loses this from now on between two cards, on the way from the first to the second. Nothing, the default, mends it.
+    /// Loses this from now on between two adapters, on the way from the first to the second. Nothing, the default, mends it.
     pub fn lose(&self, from: &ModelAdapter, to: &ModelAdapter, losses: Losses) {
         self.hub.change(|world| {
             world.losses.insert((from.place, to.place), losses);
         });
     }
 
-    /// Loses everything between two cards, both ways.
+    /// Loses everything between two adapters, both ways.
     pub fn cut(&self, one: &ModelAdapter, other: &ModelAdapter) {
         self.lose(one, other, Losses { requests: true, answers: true });
         self.lose(other, one, Losses { requests: true, answers: true });
     }
 
-    /// Loses nothing any more between two cards.
+    /// Loses nothing any more between two adapters.
     pub fn mend(&self, one: &ModelAdapter, other: &ModelAdapter) {
         self.lose(one, other, Losses::default());
         self.lose(other, one, Losses::default());
     }
 
-    /// Makes each way between two cards so long. Requests behind one another travel together.
+    /// Makes each way between two adapters so long. Requests behind one another travel together.
     pub fn delay(&self, one: &ModelAdapter, other: &ModelAdapter, by: Duration) {
         self.hub.change(|world| {
             world.delays.insert((one.place, other.place), by);
@@ -193,7 +193,7 @@ impl ModelNetwork {
     }
 }
 
-/// What cards, desks and queues of a network share, and what ends its thread with the last of them.
+/// What adapters, CQs and queues of a network share, and what ends its thread with the last of them.
 struct Hub {
     shared: Arc<Shared>,
     pace: Pace,

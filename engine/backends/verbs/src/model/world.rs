@@ -1,4 +1,4 @@
-//! Everything that cards, desks and queues hold, under one lock.
+//! Everything that adapters, CQs and queues hold, under one lock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -26,11 +26,11 @@ pub(super) struct World {
     /// The same where somebody makes it pass.
     pub(super) by_hand: Duration,
     pub(super) adapters: Vec<AdapterState>,
-    /// All queues of all cards, by a name that is never given out again.
+    /// All queues of all adapters, by a name that is never given out again.
     pub(super) queues: BTreeMap<u64, QueueState>,
-    /// The same by card and number.
+    /// The same by adapter and number.
     pub(super) numbers: BTreeMap<(usize, u32), u64>,
-    /// All desks of all cards, likewise.
+    /// All CQs of all adapters, likewise.
     pub(super) cqs: BTreeMap<u64, CqState>,
     /// What queues are called by, and how far those have come that meet others.
     pub(super) expected: BTreeMap<Token, Expected>,
@@ -39,7 +39,7 @@ pub(super) struct World {
     pub(super) active: VecDeque<u64>,
     pub(super) losses: BTreeMap<(usize, usize), Losses>,
     pub(super) delays: BTreeMap<(usize, usize), Duration>,
-    /// The next name of a queue or desk, the next key, the next life.
+    /// The next name of a queue or CQ, the next key, the next life.
     counter: u64,
     random: u64,
     /// Whether a step may find something to do. It is looked at without the lock.
@@ -144,10 +144,10 @@ pub(super) struct PostedRequest {
     pub(super) bytes: u64,
     /// Its number among its queue's requests, from one.
     pub(super) number: u64,
-    /// When it is at the peer's card.
+    /// When it is at the peer's adapter.
     pub(super) there_at: Duration,
     pub(super) moved: u64,
-    /// What the peer's card has done with it.
+    /// What the peer's adapter has done with it.
     pub(super) carried: Option<Result<(), WcStatus>>,
     /// When whoever posted it hears so, if the answer is on its way.
     pub(super) answer_at: Option<Duration>,
@@ -274,7 +274,7 @@ impl World {
     }
 
     pub(super) fn new_queue(&mut self, adapter: usize, cq: u64, requests: usize) -> (u64, u32) {
-        // The lowest number that is free: real cards too give numbers out again, and at once.
+        // The lowest number that is free: real adapters too give numbers out again, and at once.
         let is_free = |number: &u32| !self.numbers.contains_key(&(adapter, *number));
         let number = (0x11..).find(is_free).expect("no test has that many queues");
         let (name, life) = (self.next(), self.next());
@@ -310,7 +310,7 @@ impl World {
         adapter.sign.show();
     }
 
-    /// Puts a completion on the desk of a queue.
+    /// Puts a completion on the CQ of a queue.
     pub(super) fn complete(&mut self, queue: u64, id: u64, what: Wc, ends: Option<u64>) {
         let QueueState { cq: on, number, life, .. } = *self.queue(queue);
         let cq = self.cqs.get_mut(&on).expect("a desk is kept until its queues are gone");
@@ -392,7 +392,7 @@ impl World {
         }
     }
 
-    /// The same for all queues of a card, or of all. Answers whether there was anything.
+    /// The same for all queues of an adapter, or of all. Answers whether there was anything.
     pub(super) fn place_all(&mut self, adapter: Option<usize>) -> bool {
         let is_its =
             |queue: &QueueState| adapter.is_none_or(|adapter| queue.adapter == adapter) && !queue.unplaced.is_empty();
@@ -411,7 +411,7 @@ impl World {
         }
     }
 
-    /// Receives that wait at the desks of a card's queues.
+    /// Receives that wait at the CQs of an adapter's queues.
     pub(super) fn receives_of(&self, adapter: usize) -> usize {
         let on: BTreeSet<_> =
             self.queues.values().filter(|queue| queue.adapter == adapter).map(|queue| queue.cq).collect();

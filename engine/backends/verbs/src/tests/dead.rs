@@ -1,4 +1,4 @@
-//! Cards that fail for good, or do not do what cards do.
+//! Adapters that fail for good, or do not do what adapters do.
 
 use penstock_ring::gate::NOTHING;
 use penstock_transport::lane::CancelledOp;

@@ -1,4 +1,4 @@
-//! What cards have completed, and the peer's memory may not have.
+//! What adapters have completed, and the peer's memory may not have.
 
 use super::*;
 use crate::model::{Options, Pace};
@@ -11,7 +11,7 @@ fn late() -> ModelNetwork {
     ModelNetwork::new(Options { pace: Pace::ByHand, places_late: true, ..Options::default() })
 }
 
-/// Has the cards carry what is under way, a step at a time, until this is so. Nothing is placed for want of anything else to do.
+/// Has the adapters carry what is under way, a step at a time, until this is so. Nothing is placed for want of anything else to do.
 fn step_until(network: &ModelNetwork, sides: &mut [Side; 2], is_so: impl Fn(&[Side; 2]) -> bool) {
     for _ in 0..1000 {
         for side in sides.iter_mut() {

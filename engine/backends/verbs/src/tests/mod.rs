@@ -1,4 +1,4 @@
-//! Channels of two engines in one thread, over cards of a model.
+//! Channels of two engines in one thread, over adapters of a model.
 
 mod dead;
 mod flush_remote;
@@ -133,7 +133,7 @@ struct Shape {
 
 const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, sges_max: 30, inline_max: 220, is_managed: false };
 
-/// Memory of one side, registered with all its cards.
+/// Memory of one side, registered with all its adapters.
 struct Pool {
     window: Window,
     key: RegionKey,
@@ -254,7 +254,7 @@ impl Side {
         self.channel.notify(&NotifyRequest { transfer, whole, token, counter, note })
     }
 
-    /// Looks at its desks, and does what a lane does. Answers whether there was anything.
+    /// Looks at its CQs, and does what a lane does. Answers whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
         for rail in 0..self.adapters.len() {
@@ -288,7 +288,7 @@ impl Side {
         worked
     }
 
-    /// A message has come that no card has carried.
+    /// A message has come that no adapter has carried.
     fn come(&mut self, bytes: &[u8], immediate: Option<u32>) {
         let done = WorkCompletion { queue: 0, id: 0, result: Wc::Recv { bytes: bytes.len() as u32, immediate } };
         let result = with!(self, |channel, context, got| channel.done(0, &done, bytes, context, got));

@@ -12,7 +12,7 @@ const BYTES: usize = 1 << 15;
 enum Step {
     /// A side moves these pieces, in blocks of 16 bytes: where from, how many. So many of them are a batch.
     Move { side: usize, is_write: bool, sges: Vec<(u8, u8)>, batch: usize, is_large: bool, tells: (bool, bool) },
-    /// The cards do so much.
+    /// The adapters do so much.
     Work(usize),
     /// A side has its turn.
     Turn(usize),

@@ -90,7 +90,7 @@ fn wherever_a_queue_breaks_all_is_told_once() {
     }
 }
 
-/// Some cards say of what they find wrong themselves only that it has come back, and not which request it was.
+/// Some adapters say of what they find wrong themselves only that it has come back, and not which request it was.
 #[test]
 fn a_batch_that_breaks_every_queue_ends_and_its_neighbours_arrive() {
     for (rails, delay) in [(1, Duration::ZERO), (1, MS), (2, Duration::ZERO), (2, MS)] {

@@ -6,7 +6,7 @@ use penstock_verbs::adapter::{Adapter, AsyncEvent, Opcode, Wc, WcStatus, WorkCom
 
 use crate::ends::{End, LIMIT, POSTINGS, Pair, RECEIVE_BYTES, near_device, request, run, soft_wire, wire};
 
-/// Waits for an event of a card, on its descriptor.
+/// Waits for an event of an adapter, on its descriptor.
 fn next_event(end: &End, wanted: AsyncEvent) {
     let began = Instant::now();
     while began.elapsed() < LIMIT {
@@ -295,7 +295,7 @@ fn a_queue_is_connected_once_in_each_life() {
         cm: None,
     };
     pair.a.queue.connect(&connecting).expect_err("it is connected");
-    // An attempt that fails can be made again: no card takes packets of a byte.
+    // An attempt that fails can be made again: no adapter takes packets of a byte.
     pair.a.queue.reset().expect("it is reset");
     let tiny = penstock_verbs::adapter::ConnectParams { mtu: 1, ..connecting };
     pair.a.queue.connect(&tiny).expect_err("no packets are so small");
@@ -323,7 +323,7 @@ fn queues_that_come_and_go_leave_nothing_behind() {
         if round % 3 == 0 {
             pair.a.expect(1, Wc::Send);
         }
-        // Another queue of the same desk goes with things under way, and the desk goes on.
+        // Another queue of the same CQ goes with things under way, and the CQ goes on.
         let began = Instant::now();
         let mut other = pair.a.cq.queue(128).expect("another queue");
         making += began.elapsed();

@@ -1,4 +1,4 @@
-//! Two cards, and what is between them.
+//! Two adapters, and what is between them.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -85,14 +85,14 @@ pub(crate) fn skipped(test: &str, reason: &str) -> Option<MutexGuard<'static, ()
     None
 }
 
-/// Opens a card by its name.
+/// Opens an adapter by its name.
 pub(crate) fn open(name: &str, posting: Posting) -> Arc<DeviceAdapter> {
     let options = Options { wanted: vec![name.parse().expect("a name")], posting, ..Options::default() };
     let found = device::adapters(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
     found.adapters.into_iter().next().expect("one card was named")
 }
 
-/// Opens a card whose queues meet others by the connection manager.
+/// Opens an adapter whose queues meet others by the connection manager.
 pub(crate) fn open_managed(name: &str) -> Arc<DeviceAdapter> {
     let options = Options { wanted: vec![name.parse().expect("a name")], is_managed: true, ..Options::default() };
     let found = device::adapters(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
@@ -117,7 +117,7 @@ impl End {
         Self::on(open(name, posting))
     }
 
-    /// With a desk, a queue and memory of its own.
+    /// With a CQ, a queue and memory of its own.
     pub(crate) fn on(adapter: Arc<DeviceAdapter>) -> Self {
         let memory = HostMemory::from_vec(vec![0; BYTES]).expect("memory");
         let registration = adapter.register(memory.window(), ALL).expect("it is registered");
@@ -292,7 +292,7 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|place| ((place ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Bytes that this side's port has sent. What a card sends to itself it does not count: then nobody is the wiser.
+/// Bytes that this side's port has sent. What an adapter sends to itself it does not count: then nobody is the wiser.
 pub(crate) fn sent() -> Option<u64> {
     let number = |path: &str| -> u64 {
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));

@@ -1,4 +1,4 @@
-//! What is here: cards, names, facts.
+//! What is here: adapters, names, facts.
 
 use penstock_verbs::adapter::Adapter;
 use penstock_verbs::device::{self, ChoiceError, NotHere, Options, Posting};

@@ -1,4 +1,4 @@
-//! Two engines' sides of a session over real cards: what lanes promise, without the rest of the engines.
+//! Two engines' sides of a session over real adapters: what lanes promise, without the rest of the engines.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

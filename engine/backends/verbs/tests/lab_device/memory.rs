@@ -155,7 +155,7 @@ fn a_user_who_may_not_lock_memory_is_told_what_to_raise() {
     // SAFETY: only a system call between fork and exec.
     unsafe {
         command.pre_exec(|| {
-            // Enough for the queues of a card, not for eight megabytes.
+            // Enough for the queues of an adapter, not for eight megabytes.
             let limit = libc::rlimit { rlim_cur: 4 << 20, rlim_max: 4 << 20 };
             match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) {
                 0 => Ok(()),

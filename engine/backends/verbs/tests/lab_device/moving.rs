@@ -269,7 +269,7 @@ fn a_queue_that_is_full_says_how_much_of_a_list_it_took() {
 #[test]
 fn workers_with_desks_of_their_own_move_bytes_at_the_same_time() {
     let Some(_wire) = wire("workers_with_desks_of_their_own_move_bytes_at_the_same_time") else { return };
-    // Two cards, four desks on each, a queue on each desk.
+    // Two adapters, four CQs on each, a queue on each CQ.
     let mut pairs: Vec<Pair> = (0..4).map(|place| Pair::connected(POSTINGS[place % 2])).collect();
     let (a, b) = (pairs[0].a.adapter.clone(), pairs[0].b.adapter.clone());
     for pair in &mut pairs[1..] {

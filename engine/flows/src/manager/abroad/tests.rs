@@ -12,7 +12,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 const LENDER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 const READER: PeerKey = PeerKey { peer_index: 4, epoch: Epoch(8) };
 
-/// Two desks that know each other; the lender has pinned 40 tokens of `a` in three blocks.
+/// Two transfer managers that know each other; the lender has pinned 40 tokens of `a` in three blocks.
 struct Two {
     lender: TransferManager,
     reader: TransferManager,

@@ -267,7 +267,7 @@ impl TransferManager {
         self.book.note_use(key, Use { page, access, blocks, user });
     }
 
-    /// Somebody has these blocks of a layout from now on, until [`Desk::end_use`]. An error has changed nothing.
+    /// Somebody has these blocks of a layout from now on, until [`TransferManager::end_use`]. An error has changed nothing.
     pub fn begin_use(
         &mut self,
         layout: LayoutKey,
@@ -289,8 +289,8 @@ impl TransferManager {
         self.book.end(key);
     }
 
-    /// Somebody has these bytes of a region from now on, until what is kept under this ticket is let go by the desk, or
-    /// [`Desk::end_kept_use`]. What is not ready may still be written, and is had from [`Desk::use_is_ready`] on. An error has changed
+    /// Somebody has these bytes of a region from now on, until what is kept under this ticket is let go by the transfer manager, or
+    /// [`TransferManager::end_kept_use`]. What is not ready may still be written, and is had from [`TransferManager::use_is_ready`] on. An error has changed
     /// nothing.
     pub fn begin_extents_use(
         &mut self,
@@ -354,7 +354,7 @@ impl TransferManager {
         self.book.extents.insert(key, of);
     }
 
-    /// What was kept under this ticket was let go by somebody else than the desk.
+    /// What was kept under this ticket was let go by somebody else than the transfer manager.
     pub fn end_kept_use(&mut self, ticket: BlocksRef) {
         self.book.let_go(ticket);
     }

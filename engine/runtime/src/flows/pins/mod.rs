@@ -11,7 +11,7 @@
 //! use std::time::Duration;
 //!
 //! use penstock::flows::{
-//!     Group, Happening, Isolation, LayoutSpec, Parent, ParentBlocks, PinSettings, Receive, RequestId, Rows, Send, TransferId,
+//!     Group, InputEvent, Isolation, LayoutSpec, Parent, ParentBlocks, PinSettings, Receive, RequestId, Rows, Send, TransferId,
 //! };
 //! use penstock::{Config, Engine, PoolSpec, Rights};
 //!
@@ -54,7 +54,7 @@
 //! let input = decode.consume(transfer, &child, Receive::into(&into).from(0, &peer).continuation_of(&inherited))?;
 //! input.grant(&ours.take(2)?)?;
 //! let tokens = loop {
-//!     if let Happening::Done { tokens } = input.next(soon)? {
+//!     if let InputEvent::Done { tokens } = input.next(soon)? {
 //!         break tokens;
 //!     }
 //! };

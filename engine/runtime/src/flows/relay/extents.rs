@@ -102,7 +102,7 @@ pub(super) struct KeptExtents {
 }
 
 impl<E: Env> Inner<E> {
-    /// Parts of a region as the desk names them, and what keeps them until they are quiet. Others that have them in a way that stands against
+    /// Parts of a region as the transfer manager names them, and what keeps them until they are quiet. Others that have them in a way that stands against
     /// this one are a refusal; with what is not ready that is looked at by nobody, as it may still be written.
     pub(super) fn keep(
         &self,

@@ -220,7 +220,7 @@ struct Inner<E: Env> {
     gets: Pool<E>,
     largest: u64,
     work: Work,
-    /// Changed and looked at under the desk's lock, so that a handle that is closed cannot touch the next relay.
+    /// Changed and looked at under the transfer manager's lock, so that a handle that is closed cannot touch the next relay.
     is_closed: AtomicBool,
     is_taken_back: AtomicBool,
 }
@@ -317,7 +317,7 @@ impl<E: Env> Relay<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Calls the desk's relay, as long as it is this one.
+    /// Calls the transfer manager's relay, as long as it is this one.
     pub(super) fn call<R>(
         &self,
         call: impl FnOnce(&mut Relays, Timestamp) -> Result<R, RelayError>,
@@ -345,7 +345,7 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// These peers as the desk knows them.
+    /// These peers as the transfer manager knows them.
     pub(super) fn readers(&self, peers: &[&Peer<E>]) -> Result<Vec<PeerKey>, FlowError> {
         self.engine.shared.check_usable().map_err(FlowError::Engine)?;
         if let Some(foreign) = peers.iter().find(|peer| !Arc::ptr_eq(&peer.engine, &self.engine)) {

@@ -98,7 +98,7 @@ impl<'a, E: Env> Put<'a, E> {
     }
 }
 
-/// What the desk is asked to put.
+/// What the transfer manager is asked to put.
 pub(super) struct Prepared {
     pub(super) source: PutSource,
     pub(super) schema: Vec<u8>,
@@ -127,7 +127,7 @@ impl<E: Env> Relay<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Begins a put; `begin` asks the desk for it.
+    /// Begins a put; `begin` asks the transfer manager for it.
     pub(super) fn put(
         self: &Arc<Self>,
         what: Put<'_, E>,

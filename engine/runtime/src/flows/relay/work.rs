@@ -164,7 +164,7 @@ impl<E: Env> Inner<E> {
         has_copied
     }
 
-    /// Waits until the desk has what is looked for, and copies meanwhile.
+    /// Waits until the transfer manager has what is looked for, and copies meanwhile.
     pub(super) fn wait<R>(
         &self,
         within: Duration,

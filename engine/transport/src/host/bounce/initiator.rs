@@ -116,7 +116,7 @@ impl RequestBank {
         self.free.push(index);
     }
 
-    /// Fills the free slot that [`Outgoing::reserve`] found, under the caller's hazard. Answers how
+    /// Fills the free slot that [`RequestBank::reserve`] found, under the caller's hazard. Answers how
     /// many spans it took.
     pub(crate) fn fill(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<usize, PostError> {
         let index = *self.free.last().expect("a slot was reserved just now");

@@ -72,7 +72,7 @@ impl DeviceQueue {
         let mut rest = sges;
         // SAFETY: the queue pair stands and offers these. Nobody else is between start and completion: it is borrowed mutably,
         // and what its domain shares is held by the caller. Pieces of requests that are not inline are names of registered memory,
-        // which the card looks at; the bytes of inline ones can be read, since their registrations are held.
+        // which the adapter looks at; the bytes of inline ones can be read, since their registrations are held.
         unsafe {
             ibv_wr_start(pair);
             for request in requests {
@@ -154,7 +154,7 @@ impl DeviceQueue {
         }
         let mut not_posted = ptr::null_mut();
         // SAFETY: the queue pair stands, and the list and the pieces do during the call. The driver reads pieces only. The memory
-        // of inline pieces can be read, since their registrations are held; what others name the card looks at.
+        // of inline pieces can be read, since their registrations are held; what others name the adapter looks at.
         let answer = unsafe { ibv_post_send(self.pair.as_ptr(), first, &raw mut not_posted) };
         if answer == 0 {
             return Ok(());
@@ -164,7 +164,7 @@ impl DeviceQueue {
     }
 }
 
-/// Whether the pieces of any request that the card fetches are of different lengths.
+/// Whether the pieces of any request that the adapter fetches are of different lengths.
 pub(super) fn are_any_uneven(requests: &[SendRequest], mut sges: &[Sge]) -> bool {
     requests.iter().any(|request| {
         let (its, others) = sges.split_at(request.sges as usize);

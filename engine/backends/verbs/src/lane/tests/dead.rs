@@ -1,4 +1,4 @@
-//! A card that fails while another rail lives.
+//! An adapter that fails while another rail lives.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
         sides[1].engine.adapters[1].hold();
         for block in 0..BLOCKS {
             until(&mut sides, "there is room", |sides| {
-                // The card that fails stands still with what it has, and the other one goes on.
+                // The adapter that fails stands still with what it has, and the other one goes on.
                 let at = block * BLOCK;
                 sides[0].post(WRITE, &from, &there, &[span(at, at, BLOCK)], (block, block)).is_ok()
             });
@@ -36,7 +36,7 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
         until(&mut sides, "it is heard", |sides| sides[0].result(1000) == Some(Ok(1)));
         assert!(bytes_of(&to) == bytes_of(&from));
         assert_eq!(sides[1].got().notes, [(9, b"all".to_vec())]);
-        // Whoever has the failed card has given its queue back, and the other side leaves the rail alone.
+        // Whoever has the failed adapter has given its queue back, and the other side leaves the rail alone.
         assert_eq!(sides[failing].engine.adapters[1].counts().queues, 0);
         let resets = reset_counts(&sides);
         let later = Instant::now() + Duration::from_millis(300);
@@ -76,7 +76,7 @@ fn the_number_of_a_queue_that_was_given_back_may_be_anothers() {
     let (_network, mut sides) = session(2);
     let adapter = Arc::clone(&sides[0].engine.adapters[1]);
     adapter.refuse_resets(1);
-    // Queues are numbered alike on all cards of the model, from the lowest number that is free.
+    // Queues are numbered alike on all adapters of the model, from the lowest number that is free.
     let first = sides[0].engine.offer(PARTY + 1, 1);
     let theirs = crate::offer::VerbsOffer::parse(&first.blob, 1, 1).unwrap().rails[1].queues[0].number;
     drop(first);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// How long the network lets a card wait for a peer that does not answer.
+/// How long the network lets an adapter wait for a peer that does not answer.
 const SLOW: Duration = Duration::from_secs(2);
 
 #[test]

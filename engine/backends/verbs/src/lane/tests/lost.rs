@@ -4,7 +4,7 @@ use crate::model::{Options as Network, Pace};
 const NOTE: [u8; 4096] = [7; 4096];
 const RESETS: u64 = 200;
 
-/// A session of one rail between cards of small packets, where nothing happens but by hand.
+/// A session of one rail between adapters of small packets, where nothing happens but by hand.
 fn by_hand() -> (ModelNetwork, [Side; 2]) {
     let network = ModelNetwork::new(Network { pace: Pace::ByHand, step_bytes: 1024, ..Network::default() });
     let engine = || Engine::with(vec![network.adapter_with(|attr| attr.mtu = 1024)], 1, VerbsOptions::default());
@@ -12,7 +12,7 @@ fn by_hand() -> (ModelNetwork, [Side; 2]) {
     (network, sides)
 }
 
-/// Turns both, and lets the cards work, until this is so.
+/// Turns both, and lets the adapters work, until this is so.
 fn work(network: &ModelNetwork, sides: &mut [Side; 2], what: &str, mut is_so: impl FnMut(&[Side; 2]) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so(sides) {

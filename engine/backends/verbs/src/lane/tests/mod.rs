@@ -1,4 +1,4 @@
-//! Two engines' sides of a session in one thread, over cards of the model.
+//! Two engines' sides of a session in one thread, over adapters of the model.
 
 mod crowd;
 mod dead;
@@ -305,7 +305,7 @@ fn try_join(one: Engine, two: Engine) -> Result<[Side; 2], JoinError> {
     Ok(sides)
 }
 
-/// Both sides of a session of one worker each, over so many rails, and what joins their cards.
+/// Both sides of a session of one worker each, over so many rails, and what joins their adapters.
 fn session(rails: usize) -> (ModelNetwork, [Side; 2]) {
     let network = ModelNetwork::new(crate::model::Options::default());
     let mut sides = join(Engine::new(&network, rails, 1), Engine::new(&network, rails, 1));

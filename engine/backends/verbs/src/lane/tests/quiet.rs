@@ -86,7 +86,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
         let from = sides[0].engine.region(pattern(3, 65536), Rights::NONE);
         let to = sides[1].engine.region(vec![0; 65536], Rights::WRITE);
         let there = sides[1].show(&to, &sides[0]);
-        // Its cards stand still with everything on the way, and its worker does nothing.
+        // Its adapters stand still with everything on the way, and its worker does nothing.
         sides[0].engine.adapters.iter().for_each(|adapter| adapter.hold());
         for transfer in 0..8u64 {
             let at = transfer * 8192;
@@ -132,7 +132,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
     }
 }
 
-/// This side's own cards are cut off from memory that is taken back, too.
+/// This side's own adapters are cut off from memory that is taken back, too.
 #[test]
 fn what_this_side_has_under_way_is_cut_off_by_force() {
     let (network, mut sides) = session(1);

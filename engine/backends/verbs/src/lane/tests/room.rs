@@ -3,7 +3,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
-/// A transport with little room and the cards that it is on.
+/// A transport with little room and the adapters that it is on.
 fn narrow(network: &ModelNetwork, queues: usize) -> Engine {
     Engine::with(vec![network.adapter()], 1, VerbsOptions { queues, ..VerbsOptions::default() })
 }
@@ -83,7 +83,7 @@ fn is_readable(driver: &dyn Driver) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
-/// The names of an engine's cards in its next offer.
+/// The names of an engine's adapters in its next offer.
 fn offered(engine: &Engine) -> Vec<String> {
     let offer = crate::offer::VerbsOffer::parse(&engine.offer(PARTY + 1, 1).blob, 1, 1).unwrap();
     offer.rails.into_iter().map(|rail| rail.name).collect()

@@ -1,4 +1,4 @@
-//! Two cards in one thread, and each rule that they keep.
+//! Two adapters in one thread, and each rule that they keep.
 
 mod faults;
 mod rules;
@@ -13,7 +13,7 @@ use crate::adapter::{
     SendRequest, Sge, Wc, WcStatus, WorkCompletion, WorkerCq,
 };
 
-/// A card with a desk, a queue on it, and registered memory.
+/// An adapter with a CQ, a queue on it, and registered memory.
 struct Side {
     adapter: Arc<ModelAdapter>,
     cq: Box<dyn WorkerCq>,
