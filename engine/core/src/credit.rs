@@ -35,7 +35,6 @@ pub struct Overflow {
 }
 
 impl Credits {
-    /// A full stock.
     pub const fn new(limit: u64) -> Self {
         Self { available: AtomicU64::new(limit), limit }
     }

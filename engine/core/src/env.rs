@@ -18,7 +18,6 @@ use crate::time::Timestamp;
 /// Who is at the other end of a stream, as the operating system says, not as the peer says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// User id.
     pub uid: u32,
     /// Process id, in this process's pid namespace; zero if it cannot be seen from here.
     pub pid: u32,
@@ -89,9 +88,7 @@ pub trait Stream: Send {
     }
 }
 
-/// A listening socket.
 pub trait Listener: Send {
-    /// What it accepts.
     type Stream: Stream;
 
     /// The next connection, or `WouldBlock`.
@@ -149,14 +146,10 @@ pub trait Reactor: Send {
 
 /// Time, randomness, threads and sockets.
 pub trait Env: Clone + Send + Sync + 'static {
-    /// A connected stream.
     type Stream: Stream + 'static;
-    /// A listening socket.
     type Listener: Listener<Stream = Self::Stream> + 'static;
-    /// Waits for both.
     type Reactor: Reactor<Listener = Self::Listener, Stream = Self::Stream> + 'static;
 
-    /// The monotonic clock.
     fn now(&self) -> Timestamp;
 
     /// A fresh random number, not predictable by others.

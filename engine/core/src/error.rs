@@ -51,7 +51,6 @@ coded! {
         Submit = 1: "submitting",
         /// Waiting in a worker's queue.
         Queue = 2: "queued",
-        /// Moving bytes.
         Move = 3: "moving bytes",
         /// All bytes moved; waiting for the receiver's room for the notification.
         Notify = 4: "notifying",
@@ -67,7 +66,6 @@ coded! {
     Cause {
         /// The caller cancelled it.
         Cancelled = 1: "cancelled by the caller",
-        /// Its deadline passed.
         DeadlineExceeded = 2: "the deadline passed; give it more time or fewer bytes, or see why the peer is slow",
         /// The peer took back memory that this plan touches.
         RevokedByPeer = 3: "the peer revoked memory that this plan touches; ask it for fresh extents and build a new plan",
@@ -77,7 +75,6 @@ coded! {
         PlanTooOld = 5: "the plan is older than the log of withdrawn memory reaches; build it again",
         /// One of the two sides ended the session with a goodbye.
         PeerClosed = 6: "the session was closed; connect again",
-        /// The session broke.
         PeerLost = 7: "the peer does not answer any more: its process, its host or the network between failed; connect again when it is back",
         /// What the peer left in shared memory makes no sense.
         PeerCorrupt = 8: "the peer's shared memory holds nonsense and its session was ended; restart the peer",
@@ -97,9 +94,7 @@ coded! {
         NotEnded = 15: "the transfer has not ended, its worker has not run; cancel it and see what that answers",
         /// Registered memory was freed, or access to it taken away, without deregistering it first.
         MemoryGone = 16: "memory of the plan is not there any more: it was freed, protected or withheld without deregistering its region; deregister before that",
-        /// This engine drains.
         Draining = 20: "this engine is draining and takes nothing new; use another engine, or start this one anew",
-        /// The peer drains.
         PeerDraining = 21: "the peer is draining and takes nothing new; use another peer, or reconnect when it is back",
         /// A part of the peer's region got fresh memory, because somebody might still write the old.
         MemoryRenewed = 24: "the region's memory was renewed; get the region again and build a new plan",
@@ -109,7 +104,6 @@ coded! {
         AccessRefused = 31: "the peer's card refused the memory of the plan; get the region again and build a new plan, and see that it allows what the plan does",
         /// The peer took no messages.
         ReceiverNotReady = 32: "the peer's worker took no messages for too long; see whether it is stopped or overloaded",
-        /// A card failed.
         CardFailed = 33: "a network card of this host has failed; see the kernel's log, and start the engine anew when it is well",
         /// A card cannot do what was asked of it.
         CardRefused = 34: "a network card cannot carry out a part of the plan; see the log for its own words, and leave the rail out if it comes again",
@@ -137,9 +131,7 @@ impl std::error::Error for Cause {}
 pub struct Fault {
     /// The other engine, if one was involved.
     pub peer: Option<EngineName>,
-    /// Where it ended.
     pub stage: Stage,
-    /// Why it ended.
     pub cause: Cause,
     /// The rail on which it ended, a pair of cards, where it was one.
     pub rail: Option<String>,

@@ -15,10 +15,8 @@ pub struct EngineName(Arc<str>);
 /// Why a string is not an engine name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing was given.
     #[error("an engine name may not be empty: give one such as `decode-0`")]
     Empty,
-    /// Longer than [`ENGINE_NAME_BYTES_MAX`].
     #[error("an engine name may have at most {ENGINE_NAME_BYTES_MAX} bytes, this one has {0}")]
     TooLong(usize),
     /// A character that would be unsafe or unreadable in a socket path.

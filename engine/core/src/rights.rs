@@ -12,9 +12,7 @@ pub struct Rights(u8);
 impl Rights {
     /// Peers may do nothing; the region is for this engine's own side of a plan.
     pub const NONE: Self = Self(0);
-    /// Peers may read.
     pub const READ: Self = Self(1);
-    /// Peers may write.
     pub const WRITE: Self = Self(2);
     /// Peers may read and write.
     pub const READ_WRITE: Self = Self(3);

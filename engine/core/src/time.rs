@@ -30,7 +30,6 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Self;
 
-    /// Saturates at [`Timestamp::NEVER`].
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }

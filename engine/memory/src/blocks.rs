@@ -23,7 +23,6 @@ pub enum TakeError {
     /// Fewer blocks are free than were asked for.
     #[error("{asked} blocks were asked for and {free} are free: give blocks back or make a larger pool")]
     Exhausted {
-        /// Blocks asked for.
         asked: usize,
         /// Blocks free at that moment.
         free: usize,
@@ -39,15 +38,12 @@ pub enum BlockError {
     /// The block was freed and has since been in use by somebody else.
     #[error("block {} generation {} is long gone (now generation {current}): the holder kept its id past its release", .id.index, .id.generation)]
     Stale {
-        /// The id presented.
         id: BlockId,
         /// The generation the block has now.
         current: u32,
     },
-    /// No such block.
     #[error("block {index} does not exist: the pool has {total}")]
     OutOfRange {
-        /// The index presented.
         index: u32,
         /// Blocks the pool has.
         total: u32,
@@ -114,7 +110,6 @@ impl BlockAllocator {
         self.block_bytes
     }
 
-    /// Blocks in all.
     pub fn total(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -316,7 +311,6 @@ impl Blocks {
         Self { held: Arc::new(Held { allocator, indices, generations }) }
     }
 
-    /// Blocks held.
     pub fn len(&self) -> usize {
         self.held.indices.len()
     }

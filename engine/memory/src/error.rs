@@ -18,22 +18,12 @@ pub enum MemoryError {
     },
     /// `base + len` does not fit the address space.
     #[error("memory at {base:#x} with {len} bytes runs past the end of the address space: check base and length")]
-    AddressOverflow {
-        /// First address offered.
-        base: u64,
-        /// Bytes offered.
-        len: u64,
-    },
+    AddressOverflow { base: u64, len: u64 },
     /// Nothing is mapped there, or nobody may read it.
     #[error(
         "not all of {bytes} B at {base:#x} is memory that this process may read: check address and length, and that it is still allocated"
     )]
-    NotMapped {
-        /// First address offered.
-        base: u64,
-        /// Bytes offered.
-        bytes: u64,
-    },
+    NotMapped { base: u64, bytes: u64 },
     /// A pool's block size cannot be used.
     #[error(
         "block size {block_bytes} B does not fit a pool of {bytes} B: choose 1 B up to the pool's size, and at most 2^32 - 1 blocks"
@@ -59,7 +49,6 @@ pub enum MemoryError {
     OutOfMemory {
         /// What was to be made.
         what: &'static str,
-        /// Bytes asked for.
         asked: u64,
         /// The limit that was met.
         limit: MemoryLimit,
@@ -131,7 +120,6 @@ pub enum MemoryError {
     /// The system refused a call for a reason that has no better name.
     #[error("{call} failed for {what}: {source}")]
     System {
-        /// The system call.
         call: &'static str,
         /// What it was to work on.
         what: &'static str,
@@ -144,15 +132,9 @@ pub enum MemoryError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLimit {
     /// The machine reports this many bytes available (`MemAvailable`).
-    Machine {
-        /// Bytes available.
-        available: u64,
-    },
+    Machine { available: u64 },
     /// The control group allows this many bytes in total (`memory.max`).
-    ControlGroup {
-        /// Bytes allowed.
-        allowed: u64,
-    },
+    ControlGroup { allowed: u64 },
     /// The kernel refused with this error number.
     Kernel {
         /// The error number, as in `errno(3)`.
@@ -214,7 +196,6 @@ pub enum AccessError {
     OutOfBounds {
         /// First byte asked for.
         offset: u64,
-        /// Bytes asked for.
         len: u64,
         /// Bytes the window has.
         window_len: u64,
@@ -225,7 +206,6 @@ pub enum AccessError {
     /// A whole-word access is not aligned to its size.
     #[error("offset {offset} is not aligned to {align} B in memory")]
     Misaligned {
-        /// Offset asked for.
         offset: u64,
         /// Alignment needed, in bytes.
         align: u64,

@@ -22,7 +22,6 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 pub struct Maker(u32);
 
 impl Maker {
-    /// This process.
     pub fn this_process() -> Self {
         let word = word();
         let number = word.load(Ordering::Relaxed);
@@ -100,7 +99,6 @@ struct Made<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// For a static.
     #[allow(clippy::new_without_default, reason = "a static needs a constant")]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))

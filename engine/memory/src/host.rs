@@ -79,7 +79,6 @@ impl HostMemory {
         Some(Self { window: self.window.slice(offset, len)? })
     }
 
-    /// The memory.
     pub fn window(&self) -> &Window {
         &self.window
     }

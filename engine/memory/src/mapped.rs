@@ -32,7 +32,6 @@ pub(crate) fn access(base: usize, len: usize) -> PageAccess {
     access_by_map(base, len).unwrap_or_else(|| access_by_ends(base, len))
 }
 
-/// `struct procmap_query`.
 #[repr(C)]
 #[derive(Default)]
 struct MapQuery {

@@ -28,9 +28,7 @@ pub(crate) fn round_up(bytes: u64, page: u64) -> Option<u64> {
 /// What a mapping may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Only reading.
     Read,
-    /// Reading and writing.
     ReadWrite,
 }
 

@@ -13,7 +13,6 @@ pub enum PageKind {
     HugeTlb,
     /// 2 MiB pages given by the kernel where it found them.
     Transparent,
-    /// Base pages.
     Small,
 }
 

@@ -71,7 +71,6 @@ impl Pool {
         self.fd.as_fd()
     }
 
-    /// The whole pool.
     pub fn window(&self) -> &Window {
         &self.window
     }

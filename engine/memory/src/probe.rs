@@ -40,7 +40,6 @@ pub fn io_uring() -> io::Result<IoUring> {
     })
 }
 
-/// `IORING_OP_SEND_ZC`.
 const SEND_ZC: usize = 47;
 
 /// For each operation this kernel knows, whether it has it; none where it cannot be asked (before 5.6).

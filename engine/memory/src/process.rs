@@ -9,13 +9,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Watches one process by a descriptor, which never means another process later.
 #[derive(Debug)]
 pub enum ProcessWatch {
-    /// This very process.
     Ourselves,
     /// Another process of this host.
     Other {
         /// Its id in this process's pid namespace, its own for as long as `descriptor` says that it lives.
         pid: u32,
-        /// Its pidfd.
         descriptor: OwnedFd,
     },
     /// A process that cannot be watched from here.

@@ -68,12 +68,10 @@ impl Region {
         self.rights
     }
 
-    /// Its memory.
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// Bytes it has.
     pub fn bytes(&self) -> u64 {
         self.window.len()
     }

@@ -30,9 +30,7 @@ pub enum RegionError {
         "region {id} generation {presented} is gone (the next or present one is {current}): ask its owner for a fresh announcement"
     )]
     StaleGeneration {
-        /// The id presented.
         id: RegionId,
-        /// The generation presented.
         presented: Generation,
         /// The generation the id has, or will have when it is next used.
         current: Generation,
@@ -118,7 +116,6 @@ impl Content {
 }
 
 impl Registry {
-    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }

@@ -37,7 +37,6 @@ pub struct FreshPiece<D> {
     pub offset: u64,
     /// Its length and that of its descriptor, in bytes.
     pub len: u64,
-    /// Its memory.
     pub fd: D,
 }
 

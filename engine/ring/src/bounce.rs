@@ -53,11 +53,9 @@ pub struct Nonsense;
 /// How far a question has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BounceStage {
-    /// Nobody has begun.
     Posted,
     /// The other end is at it.
     Taken,
-    /// It is answered.
     Done([u64; ANSWER_WORDS]),
 }
 

@@ -163,7 +163,6 @@ impl CounterTable {
         Ok(Self { cells: place.cells(0, count)? })
     }
 
-    /// Number of counters.
     pub fn count(&self) -> usize {
         self.cells.len()
     }

@@ -24,7 +24,6 @@ pub enum RingError {
     Capacity {
         /// What was asked for.
         asked: usize,
-        /// The largest capacity.
         largest: usize,
     },
     /// A writer was asked for over memory that is mapped read-only.

@@ -64,7 +64,6 @@ impl LifePublisher {
     }
 }
 
-/// Everybody else's end.
 #[derive(Clone, Debug)]
 pub struct LifeView {
     at: Published,
@@ -80,7 +79,6 @@ impl LifeView {
         })
     }
 
-    /// Looks.
     pub fn look(&self) -> Life {
         let Ok(at) = usize::try_from(self.at.read()) else { return Life::Unknown };
         if at < LOCK_OFFSET || !at.is_multiple_of(size_of::<AtomicU32>()) {

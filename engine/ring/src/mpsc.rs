@@ -141,7 +141,6 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// The popping end.
 pub struct Receiver<T> {
     queue: Arc<Queue<T>>,
     /// The position of the next pop.

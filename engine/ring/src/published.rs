@@ -7,13 +7,11 @@ use crate::shared::SharedRef;
 use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU64, Ordering, load_acquire_read_only};
 
-/// The owner's end.
 #[derive(Debug)]
 pub struct Publisher {
     word: SharedRef<AtomicU64>,
 }
 
-/// Everybody else's end.
 #[derive(Clone, Debug)]
 pub struct Published {
     word: SharedRef<AtomicU64>,
@@ -31,7 +29,6 @@ impl Publisher {
         Ok(Self { word: place.cell(offset)? })
     }
 
-    /// The reading end.
     pub fn reader(&self) -> Published {
         Published { word: self.word.clone() }
     }

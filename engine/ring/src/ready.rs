@@ -45,12 +45,10 @@ impl ReadyBits {
         bits.div_ceil(BITS) * size_of::<u64>()
     }
 
-    /// Number of bits.
     pub fn bits(&self) -> usize {
         self.bits
     }
 
-    /// Number of words.
     pub fn words(&self) -> usize {
         self.words.len()
     }

@@ -63,7 +63,6 @@ impl SharedRange {
         Self { base: block.base, len, writable: true, keep: Arc::new(block) }
     }
 
-    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

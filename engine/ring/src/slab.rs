@@ -17,7 +17,6 @@ const NONE: u32 = u32::MAX;
 /// Names one claim of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Which item.
     pub index: u32,
     /// Which of its claims; always odd.
     pub generation: u32,
@@ -139,7 +138,6 @@ impl<T: Sync> Slab<T> {
         (generation % 2 == 1).then_some(Key { index, generation })
     }
 
-    /// Number of items.
     pub fn capacity(&self) -> u32 {
         self.entries.len() as u32
     }

@@ -67,7 +67,6 @@ pub(crate) fn full_barrier() {
 
 /// Read-modify-write and store operations that are followed by a full barrier.
 pub(crate) trait WithBarrier {
-    /// The integer inside.
     type Value;
 
     /// Release store, then a full barrier.

@@ -121,12 +121,12 @@ impl<E: Env> Counter<E> {
     }
 
     /// Waits until at least `count` arrivals were counted. Answers whether they were.
-    pub fn wait(&self, count: u64, within: Duration) -> bool {
+    pub fn wait(&self, count: u64, timeout: Duration) -> bool {
         if self.engine.shared.is_inherited() {
             return self.value() >= count;
         }
         let env = &self.engine.shared.env;
-        let until = env.now() + within;
+        let until = env.now() + timeout;
         let is_closing = || self.engine.shared.is_closing();
         if self.engine.is_inline() {
             self.engine.wait_until(until, || self.value() >= count || is_closing());

@@ -35,11 +35,11 @@ impl<E: Env> Engine<E> {
     /// Answers by its deadline what was left. What is left is not cut off: it goes on, and another call
     /// waits for it again. There is no way back; the end of a drained engine is its drop. Transfers of peers
     /// may wait for room in this engine's inbox, so notifications must be taken meanwhile, or between two calls.
-    pub fn drain(&self, within: Duration) -> Result<Drained, Cause> {
+    pub fn drain(&self, timeout: Duration) -> Result<Drained, Cause> {
         let shared = &self.engine.shared;
         shared.check_usable()?;
         self.engine.progress()?; // An inline engine's own thread alone can do it.
-        let until = shared.env.now() + within;
+        let until = shared.env.now() + timeout;
         shared.draining.store(true, Ordering::Release); // SYNC draining: pairs with is_draining()'s Acquire
         // Now, and not when the control loop comes to it: who calls this has submitted its last.
         shared.peers.standing().iter().for_each(|peer| peer.drain(Cause::Draining));

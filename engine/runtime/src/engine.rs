@@ -264,9 +264,9 @@ impl<E: Env> Engine<E> {
 
     /// Connects to the engine that this descriptor is of. An engine that is connected already
     /// is found, not connected again.
-    pub fn connect(&self, descriptor: &[u8], within: Duration) -> Result<Peer<E>, ConnectError> {
+    pub fn connect(&self, descriptor: &[u8], timeout: Duration) -> Result<Peer<E>, ConnectError> {
         self.engine.shared.check_usable().map_err(ConnectError::Call)?;
-        self.begin_card(EngineDescriptor::decode(descriptor)?, Some(within))?.wait(within)
+        self.begin_card(EngineDescriptor::decode(descriptor)?, Some(timeout))?.wait(timeout)
     }
 
     /// Begins to connect. An inline engine that shares its thread with the other one needs this.
@@ -372,17 +372,17 @@ impl<E: Env> Engine<E> {
     }
 
     /// Waits until there is a notification to take, at most so long, and not longer than the engine runs. Answers whether there is.
-    pub fn wait_notification(&self, within: Duration) -> bool {
+    pub fn wait_notification(&self, timeout: Duration) -> bool {
         if self.engine.shared.is_inherited() {
             return false;
         }
         let shared = &self.engine.shared;
         if self.engine.is_inline() {
-            let until = shared.env.now() + within;
+            let until = shared.env.now() + timeout;
             self.engine.wait_until(until, || !shared.inbox.is_empty() || shared.is_closing());
             return !shared.inbox.is_empty();
         }
-        shared.inbox.sleep(within, || shared.is_closing())
+        shared.inbox.sleep(timeout, || shared.is_closing())
     }
 
     /// Which of these transfers have ended, each by its place in the list, and how; `ended` is emptied first. One look at each; an inline
@@ -467,11 +467,11 @@ impl<E: Env> Engine<E> {
     /// Dropping the engine does the same within `session.shutdown_timeout_ms` and tells nobody: so close it where memory of your own
     /// is registered. Calls that other threads wait in end with [`Cause::EngineClosed`], or say that what they wait for has not come.
     #[must_use = "what is quarantined may not be reused"]
-    pub fn close(&self, within: Duration) -> Vec<Quarantined> {
+    pub fn close(&self, timeout: Duration) -> Vec<Quarantined> {
         if self.engine.shared.is_inherited() {
             return Vec::new();
         }
-        self.engine.shut_down(Some(within));
+        self.engine.shut_down(Some(timeout));
         self.engine.shared.quarantine.list().into_iter().filter(|held| !held.ranges().is_empty()).collect()
     }
 
@@ -538,16 +538,16 @@ impl<E: Env> Connecting<E> {
     }
 
     /// Waits for the answer, at most so long.
-    pub fn wait(&self, within: Duration) -> Result<Peer<E>, ConnectError> {
+    pub fn wait(&self, timeout: Duration) -> Result<Peer<E>, ConnectError> {
         let env = &self.engine.shared.env;
-        let until = env.now() + within;
-        let timed_out = || ConnectError::TimedOut { name: self.name.clone(), within };
+        let until = env.now() + timeout;
+        let timed_out = || ConnectError::TimedOut { name: self.name.clone(), within: timeout };
         if self.engine.is_inline() {
             self.engine.progress().map_err(ConnectError::Call)?;
             self.engine.wait_until(until, || self.poll().is_some());
             return self.poll().or_else(|| self.at_the_end()).unwrap_or_else(|| Err(timed_out()));
         }
-        self.answer.sleep(within);
+        self.answer.sleep(timeout);
         let state = self.answer.peek().ok_or_else(timed_out)??;
         let peer = Peer { engine: Arc::clone(&self.engine), state };
         peer.wait_for_news(until.since(env.now()), || peer.state.is_complete());

@@ -31,6 +31,7 @@
 //! - [`system`]: the real environment
 
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 mod control;
 pub mod counter;

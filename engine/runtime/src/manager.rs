@@ -180,7 +180,6 @@ impl TransferManagerShell {
         }
     }
 
-    /// Something has happened.
     pub(crate) fn handle(&self, event: Event, now: Timestamp) {
         self.lock().handle(event, now);
     }
@@ -198,7 +197,6 @@ impl TransferManagerShell {
         self.lock().deadline()
     }
 
-    /// Time has passed.
     pub(crate) fn expire(&self, now: Timestamp) {
         self.lock().expire(now);
     }

@@ -144,11 +144,11 @@ impl<E: Env> Peer<E> {
     }
 
     /// Asks it for a sign of life and waits for it at most so long: how long a word to its control loop and back takes.
-    pub fn ping(&self, within: Duration) -> Result<Duration, Cause> {
+    pub fn ping(&self, timeout: Duration) -> Result<Duration, Cause> {
         self.engine.shared.check_usable()?;
         let echo = Echo::new();
         self.engine.shared.control.call(ControlCall::Ping { peer: Arc::clone(&self.state), echo: Arc::clone(&echo) });
-        self.engine.wait_latch(&echo.latch, within);
+        self.engine.wait_latch(&echo.latch, timeout);
         echo.after().ok_or_else(|| self.state.ended().unwrap_or(Cause::DeadlineExceeded))
     }
 
@@ -209,9 +209,9 @@ impl<E: Env> Peer<E> {
     }
 
     /// As [`Peer::region`], waiting for the announcement.
-    pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
+    pub fn wait_region(&self, label: &str, timeout: Duration) -> Result<RemoteRegion<E>, RegionError> {
         self.engine.shared.refuse_inherited()?;
-        self.wait_for_news(within, || self.state.region(label).is_some_and(|entry| self.state.is_up_to_date(&entry)));
+        self.wait_for_news(timeout, || self.state.region(label).is_some_and(|entry| self.state.is_up_to_date(&entry)));
         self.region(label)
     }
 
@@ -235,9 +235,9 @@ impl<E: Env> Peer<E> {
     }
 
     /// Waits until everything that the peer had registered before this call is known here, at most so long.
-    pub fn refresh(&self, within: Duration) -> Result<(), Cause> {
+    pub fn refresh(&self, timeout: Duration) -> Result<(), Cause> {
         // A peer announces what is new before it answers.
-        self.ping(within).map(|_| ())
+        self.ping(timeout).map(|_| ())
     }
 
     /// A counter that the peer has announced.
@@ -249,9 +249,9 @@ impl<E: Env> Peer<E> {
     }
 
     /// As [`Peer::counter`], waiting for the announcement.
-    pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
+    pub fn wait_counter(&self, label: &str, timeout: Duration) -> Option<RemoteCounter> {
         self.engine.shared.refuse_inherited().ok()?;
-        self.wait_for_news(within, || self.counter(label).is_some());
+        self.wait_for_news(timeout, || self.counter(label).is_some());
         self.counter(label)
     }
 
@@ -274,7 +274,7 @@ impl<E: Env> Peer<E> {
     }
 
     /// Ends the session from this side, once nothing here touches the peer's memory any more. Answers whether both sides have left.
-    pub fn disconnect(&self, within: Duration) -> bool {
+    pub fn disconnect(&self, timeout: Duration) -> bool {
         if self.engine.shared.check_usable().is_err() {
             return false; // The session is the parent's, or ends with the engine.
         }
@@ -283,7 +283,7 @@ impl<E: Env> Peer<E> {
             .shared
             .control
             .call(ControlCall::Disconnect { peer: Arc::clone(&self.state), left: Arc::clone(&left) });
-        self.engine.wait_latch(&left, within)
+        self.engine.wait_latch(&left, timeout)
     }
 
     /// Submits a plan. Refusals change nothing; [`SubmitError::Full`] means "later".

@@ -339,7 +339,6 @@ impl PeerState {
         true
     }
 
-    /// Forgets regions.
     pub(crate) fn forget_regions(&self, revision: u64, gone: &[(u32, u32)]) {
         let mut book = self.book();
         for &(id, generation) in gone {

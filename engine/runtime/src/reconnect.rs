@@ -27,21 +27,21 @@ impl<E: Env> Engine<E> {
     /// Connects to whichever engine has this name, and tries again until there is one or the time is over. It is
     /// looked for in this engine's folder, then in the file `session.directory_file`, then among those whom peers
     /// have told of. No descriptor is needed; any life of it will do.
-    pub fn connect_name(&self, name: &str, within: Duration) -> Result<Peer<E>, ConnectError> {
+    pub fn connect_name(&self, name: &str, timeout: Duration) -> Result<Peer<E>, ConnectError> {
         let name = EngineName::new(name)?;
         if name == *self.name() {
-            return self.connect(&self.descriptor(), within); // Nobody else has it.
+            return self.connect(&self.descriptor(), timeout); // Nobody else has it.
         }
         let socket = self.engine.shared.socket_of(&name);
-        self.insist(&name, within, |until| self.find(&name, &socket, until))
+        self.insist(&name, timeout, |until| self.find(&name, &socket, until))
     }
 
     /// Connects to whichever engine listens at this address: `host:port`, `10.0.0.7:7400` or `[2001:db8::7]:7400`.
     /// Its name is learned from itself. This goes over the network on one host, too, unless a session with it stands: that one is found,
     /// whichever transport it has.
-    pub fn connect_address(&self, address: &str, within: Duration) -> Result<Peer<E>, ConnectError> {
+    pub fn connect_address(&self, address: &str, timeout: Duration) -> Result<Peer<E>, ConnectError> {
         self.engine.shared.check_usable().map_err(ConnectError::Call)?;
-        let until = self.engine.shared.env.now() + within;
+        let until = self.engine.shared.env.now() + timeout;
         let addresses = self.resolved(address, until)?;
         let left = until.since(self.engine.shared.env.now());
         let wanted = Wanted {
@@ -59,13 +59,13 @@ impl<E: Env> Engine<E> {
     /// Connects again to the engine behind a session that has ended, most likely in its next life: a new
     /// epoch under the same name. Plans and handles of the old session stay refused. If a session with
     /// it stands, that one is found.
-    pub fn reconnect(&self, peer: &Peer<E>, within: Duration) -> Result<Peer<E>, ConnectError> {
+    pub fn reconnect(&self, peer: &Peer<E>, timeout: Duration) -> Result<Peer<E>, ConnectError> {
         let state = &peer.state;
         let known = |until| match state.address {
             None => Ok(Wanted::here(state.name.to_string(), 0, state.socket.clone())),
             Some(address) => self.again(&state.name, address, state.was_called(), until),
         };
-        self.insist(&state.name, within, known)
+        self.insist(&state.name, timeout, known)
     }
 
     /// Where an engine on another host was called, or what it has said of itself.

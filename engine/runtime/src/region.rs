@@ -88,7 +88,7 @@ impl<E: Env> LocalRegion<E> {
     /// Answers by its deadline whether anything can still land. With living, running peers the
     /// answer is never quarantine, given time for one copy of 1 MiB; blocks of a pool that are quarantined stay
     /// allocated until the proof.
-    pub fn revoke(&self, extents: &[(u64, u64)], within: Duration) -> Result<LocalQuiesce, RegionError> {
+    pub fn revoke(&self, extents: &[(u64, u64)], timeout: Duration) -> Result<LocalQuiesce, RegionError> {
         self.engine.shared.check_usable().map_err(RegionError::Call)?;
         for &(offset, len) in extents {
             let inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes());
@@ -108,13 +108,13 @@ impl<E: Env> LocalRegion<E> {
                 break;
             }
         }
-        Ok(self.settle(extents, within))
+        Ok(self.settle(extents, timeout))
     }
 
     /// Takes the whole region back for good. Once the answer is `Quiesced`, memory that the caller
     /// lent may be freed, and its windows may not be used any more. A region registered several
     /// times stands until its last registration ends; until then the answer is `StillRegistered`.
-    pub fn deregister(&self, within: Duration) -> Result<LocalQuiesce, RegionError> {
+    pub fn deregister(&self, timeout: Duration) -> Result<LocalQuiesce, RegionError> {
         if self.engine.shared.is_inherited() {
             return Err(RegionError::Call(Cause::Forked));
         }
@@ -133,7 +133,7 @@ impl<E: Env> LocalRegion<E> {
         };
         shared.segments.owner_state.withdraw_region(self.region.id().0, generation.0);
         shared.control.advertise();
-        let hold = self.settle(&[(0, self.bytes())], within);
+        let hold = self.settle(&[(0, self.bytes())], timeout);
         shared.forget(self.region.id(), generation);
         Ok(hold)
     }
@@ -186,7 +186,7 @@ impl<E: Env> Pool<E> {
 
     /// The same, as soon as so many are free, at most after this time: blocks of transfers come back when the engine has seen that nothing
     /// touches them any more, a moment after they were let go. More than there are is refused at once.
-    pub fn take_within(&self, count: usize, within: Duration) -> Result<Blocks, TakeError> {
+    pub fn timeout(&self, count: usize, within: Duration) -> Result<Blocks, TakeError> {
         let engine = &self.region.engine;
         let until = engine.shared.env.now() + within;
         let mut taken = self.take(count);
@@ -237,7 +237,7 @@ mod tests {
         let pool = engine.pool(PoolSpec::host(4096).block(4096)).unwrap();
         let all = pool.take(1).unwrap();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| pool.take_within(1, Duration::from_secs(60)).is_err());
+            let waits = scope.spawn(|| pool.timeout(1, Duration::from_secs(60)).is_err());
             std::thread::sleep(Duration::from_millis(20));
             let begun = std::time::Instant::now();
             assert!(engine.close(Duration::from_secs(5)).is_empty());

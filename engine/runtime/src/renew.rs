@@ -74,7 +74,7 @@ impl<E: Env> Pool<E> {
     ///
     /// Refused where somebody in this process might still write, because it would write to the fresh
     /// memory: then only the proof helps. Cards would, too; they are waited for, and cut off after half of the time.
-    pub fn renew(&self, held: &Quarantined, within: Duration) -> Result<(), RenewError> {
+    pub fn renew(&self, held: &Quarantined, timeout: Duration) -> Result<(), RenewError> {
         let shared = &self.engine.shared;
         shared.check_usable().map_err(RenewError::Call)?;
         if self.engine.shared.is_inherited() {
@@ -84,8 +84,8 @@ impl<E: Env> Pool<E> {
         if !held.is_of(&self.region.region) {
             return Err(RenewError::NotOfThisPool { label: label() });
         }
-        let until = shared.env.now() + within;
-        self.wait_for_cards(held, within);
+        let until = shared.env.now() + timeout;
+        self.wait_for_cards(held, timeout);
         let within = until.since(shared.env.now());
         let _one_at_a_time = shared.renewals.hold_off();
         if held.is_released() || held.is_renewed() {

@@ -30,7 +30,7 @@ pub enum SecretFileError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The permission bits that were found.
         mode: u32,
     },
     /// It belongs to somebody else.

@@ -73,7 +73,7 @@ impl<E: Env> Transfer<E> {
     }
 
     /// Waits for the end, but not longer than this. The transfer goes on if the time is over first.
-    pub fn wait_within(&self, within: Duration) -> Option<Result<Completed, Fault>> {
+    pub fn timeout(&self, within: Duration) -> Option<Result<Completed, Fault>> {
         match &self.inner {
             Inner::Ended(completed) => Some(Ok(*completed)),
             Inner::Pending(pending) => pending.wait_within(within),
@@ -83,10 +83,10 @@ impl<E: Env> Transfer<E> {
     /// Ends it now, and answers by its own deadline whether anything of it can still touch memory,
     /// once for each owner. A transfer that has ended well already is quiesced. One that has not is so when nothing of it lands any more, as
     /// far as the peer's side goes also what was acknowledged before: the peer has to answer for that where a card places its bytes.
-    pub fn cancel(&self, within: Duration) -> CancelOutcome {
+    pub fn cancel(&self, timeout: Duration) -> CancelOutcome {
         match &self.inner {
             Inner::Ended(_) => QUIESCED,
-            Inner::Pending(pending) => pending.cancel(within),
+            Inner::Pending(pending) => pending.cancel(timeout),
         }
     }
 

@@ -8,7 +8,7 @@
 //! Little endian. `tokens` is how many descriptors ride with the frame; they are matched to frames
 //! in order, so that a frame names its descriptors by their place.
 
-mod said;
+mod control_message;
 
 use penstock_core::limits::{FRAME_BYTES_MAX, FRAME_TOKENS_MAX};
 use postcard::ser_flavors::Flavor;
@@ -122,7 +122,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Known(cards) => put(out, cards),
         Frame::Withdrawn(withdrawn) => put(out, withdrawn),
         Frame::TransportMessage(words) => put(out, words),
-        Frame::Control(said) => said::put(out, said),
+        Frame::Control(said) => control_message::put(out, said),
         Frame::Goodbye | Frame::Draining | Frame::Settled | Frame::Rested => {}
     }
     let length = out.len() - start - HEADER_BYTES;
@@ -142,7 +142,7 @@ fn check_limits(frame: &Frame) -> Result<(), WireError> {
         Frame::TransportMessage(words) if words.len() > TRANSPORT_MESSAGE_BYTES_MAX => {
             return Err(WireError::TransportMessageTooLong(words.len()));
         }
-        Frame::Control(said) => return said::check(said),
+        Frame::Control(said) => return control_message::check(said),
         _ => return Ok(()),
     };
     if cards.len() > CARDS_MAX {
@@ -332,7 +332,7 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         WITHDRAWN => Frame::Withdrawn(get(kind, body)?),
         TRANSPORT_MESSAGE => Frame::TransportMessage(get(kind, body)?),
         7 | DRAINING | SETTLED | RESTED => return Err(WireError::Trailing { kind, bytes: body.len() }),
-        kind if kind >= OPTIONAL_KINDS => match said::get(kind, body)? {
+        kind if kind >= OPTIONAL_KINDS => match control_message::get(kind, body)? {
             Some(said) => Frame::Control(said),
             None => return Ok(None),
         },

@@ -37,7 +37,6 @@ pub enum Placement {
 /// What a transport can do and what it promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
-    /// Who checks.
     pub trust: Trust,
     /// When written bytes are visible to the target.
     pub placement: Placement,

@@ -25,7 +25,6 @@ pub struct Revisions {
 /// Spans between one pair of regions, to be moved now.
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {
-    /// Which way.
     pub direction: Direction,
     /// The local region's memory.
     pub local: &'a Window,
@@ -114,7 +113,6 @@ pub enum PostError {
 /// Why spans that were under way have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// The cause.
     pub cause: Cause,
     /// On which of [`crate::Link::rails`], where it was on one.
     pub rail: Option<u8>,
@@ -157,7 +155,6 @@ pub struct NotifyRequest<'a> {
     pub token: u64,
     /// A counter that goes up by one.
     pub counter: Option<CounterRef>,
-    /// A notification.
     pub note: Option<Note<'a>>,
 }
 
@@ -171,7 +168,6 @@ impl NotifyRequest<'_> {
 /// A transfer that goes no further, and of which a lane has carried bytes to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlushRequest {
-    /// The transfer.
     pub transfer: u64,
     /// Bytes of that whole transfer, as its batches said.
     pub whole: u64,
@@ -194,7 +190,6 @@ pub enum NotifyPosted {
 pub struct Note<'a> {
     /// The caller's name for it.
     pub id: NoteId,
-    /// Its payload.
     pub payload: &'a [u8],
 }
 

@@ -24,9 +24,7 @@ pub type Fds = Vec<Arc<OwnedFd>>;
 pub struct LocalEnd {
     /// The host (a digest of the kernel's boot id).
     pub host: u64,
-    /// The process.
     pub process: u64,
-    /// This engine's epoch.
     pub epoch: u64,
     /// How many workers this engine has.
     pub workers: usize,
@@ -41,7 +39,6 @@ pub struct RemoteEnd {
     pub host: u64,
     /// The process it says it is.
     pub process: u64,
-    /// Its epoch.
     pub epoch: u64,
     /// How many workers it has.
     pub workers: usize,
@@ -54,11 +51,8 @@ pub struct RemoteEnd {
 /// A peer's region, as announced.
 #[derive(Debug, Clone, Copy)]
 pub struct AdvertisedRegion<'a> {
-    /// The peer's epoch.
     pub epoch: u64,
-    /// The region's id.
     pub id: RegionId,
-    /// The region's generation.
     pub generation: Generation,
     /// Where its owner sees it.
     pub base: u64,
@@ -109,7 +103,6 @@ pub enum JoinError {
     Fds {
         /// How many belong to the offer.
         expected: usize,
-        /// How many came.
         found: usize,
     },
     /// The memory that came cannot be mapped, or is not sealed as it must be.
@@ -124,7 +117,6 @@ pub enum JoinError {
     /// A setting that both sides must have alike is different.
     #[error("`{key}` is `{here}` here and `{there}` at the peer: set it alike on both")]
     Setting {
-        /// The setting.
         key: &'static str,
         /// What it is here.
         here: &'static str,
@@ -212,10 +204,8 @@ pub const TRANSPORT_MESSAGE_BYTES_MAX: usize = 4096;
 /// Why a stream was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// There are fewer.
     #[error("the session has no stream {0}")]
     NoSuchPlace(usize),
-    /// It came twice.
     #[error("stream {0} of the session is there already")]
     Taken(usize),
     /// The session has ended.
@@ -237,7 +227,6 @@ pub type Join = Box<dyn FnOnce(&[u8], Vec<OwnedFd>) -> Result<Link, JoinError> +
 
 /// An offer that waits for the other side's.
 pub struct Offering {
-    /// What to send.
     pub blob: Vec<u8>,
     /// What to send with it.
     pub fds: Fds,

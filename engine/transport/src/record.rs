@@ -23,7 +23,6 @@ const LINE_BYTES: usize = penstock_core::limits::LINE_BYTES;
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordKind {
-    /// A notification.
     Note,
     /// A notification that goes with a handle handed over beside the ring.
     HandOver,
@@ -32,13 +31,10 @@ pub enum RecordKind {
 /// A record's header, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHead {
-    /// What it is.
     pub kind: RecordKind,
     /// Lines of the whole record, at least one.
     pub lines: usize,
-    /// Bytes of payload.
     pub bytes: usize,
-    /// The note's id.
     pub id: NoteId,
 }
 
@@ -57,11 +53,9 @@ pub enum RecordError {
     /// Lines and bytes do not fit each other.
     #[error("a record of {bytes} bytes takes {expected} lines, this one says {lines}")]
     Lines {
-        /// What it says.
         lines: u8,
         /// What its bytes need.
         expected: usize,
-        /// Its bytes.
         bytes: u16,
     },
     /// Reserved bits are in use.

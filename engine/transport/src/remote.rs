@@ -42,7 +42,6 @@ pub struct TargetMediatedMemory {
 }
 
 impl RemoteMemory {
-    /// Bytes it has.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Mapped(window) => window.len(),

@@ -60,7 +60,6 @@ pub fn tokens(segments: &EngineSegments, rings: &Segment, slots: &Banks) -> Resu
 
 /// The other side, mapped.
 pub struct Accepted {
-    /// Its segments.
     pub segments: PeerSegments,
     /// The rings we fill.
     pub rings: SharedRange,

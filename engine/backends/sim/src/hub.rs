@@ -111,7 +111,6 @@ impl Drop for SimPort {
     }
 }
 
-/// One worker's driver.
 pub(crate) struct SimDriver {
     hub: Arc<Hub>,
     ready: ReadyBits,

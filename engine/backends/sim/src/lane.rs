@@ -22,7 +22,6 @@ use crate::packet::{Head, Message, PacketError};
 /// Packets that one look takes.
 const PACKETS_PER_POLL: usize = 64;
 
-/// One worker's lane.
 pub(crate) struct SimLane {
     pub(crate) common: Common,
     pub(crate) told: Arc<RemoteGateLog>,
@@ -31,7 +30,6 @@ pub(crate) struct SimLane {
     /// The place of the peer in our table.
     pub(crate) peer_index: u32,
     pub(crate) port: SimPort,
-    /// The peer's port.
     pub(crate) to: u64,
     /// The epochs of this engine and of the peer.
     pub(crate) epochs: (u64, u64),

@@ -37,7 +37,6 @@ pub(crate) struct Memories {
     pub(crate) key: RegionKey,
     /// The revision of this engine's log up to which nothing withdrawn concerns it.
     pub(crate) checked: u64,
-    /// The peer's region.
     pub(crate) remote: RegionKey,
     /// The peer's revision that the plan was checked against.
     pub(crate) revision: u64,
@@ -45,7 +44,6 @@ pub(crate) struct Memories {
     pub(crate) spans: Vec<Span>,
 }
 
-/// One operation.
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     /// What it is reported under.

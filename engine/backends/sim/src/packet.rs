@@ -85,7 +85,6 @@ pub struct Request {
     pub operation: u64,
     /// The transfer it belongs to.
     pub transfer: u64,
-    /// The region.
     pub key: RegionKey,
     /// The revision of the target's log that the plan was checked against.
     pub revision: u64,
@@ -93,12 +92,10 @@ pub struct Request {
     pub extents: Vec<(u64, u64)>,
 }
 
-/// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message<'a> {
     /// Bytes for memory of the receiver.
     Write {
-        /// Where they go.
         request: Request,
         /// Nothing of the operation follows.
         is_last: bool,
@@ -113,25 +110,20 @@ pub enum Message<'a> {
         operation: u64,
         /// Their place among all that it asked for.
         place: u64,
-        /// The bytes.
         bytes: &'a [u8],
     },
     /// All of a transfer has left before it.
     Announce {
         /// The number of the operation.
         operation: u64,
-        /// The transfer.
         transfer: u64,
         /// A counter that goes up by one.
         counter: Option<CounterRef>,
-        /// A notification.
         note: Option<Note<'a>>,
     },
     /// An operation of the receiver has ended.
     Done {
-        /// Its number.
         operation: u64,
-        /// How.
         result: Result<u64, Cause>,
         /// How far the sender's log of withdrawn memory has come.
         revision: u64,
@@ -142,17 +134,14 @@ pub enum Message<'a> {
     GivenUp {
         /// The number of the operation.
         operation: u64,
-        /// The transfer.
         transfer: u64,
         /// Nothing of the operation follows.
         is_last: bool,
-        /// Why.
         cause: Cause,
     },
 }
 
 impl Head {
-    /// Appends it.
     pub fn put(&self, into: &mut Vec<u8>) {
         into.extend(MAGIC.to_le_bytes());
         for number in [self.from, self.to, self.sequence, self.until, self.seen] {
@@ -174,7 +163,6 @@ impl Head {
 }
 
 impl<'a> Message<'a> {
-    /// Appends it.
     pub fn put(&self, into: &mut Vec<u8>) {
         let begin = |into: &mut Vec<u8>, kind: u8, small: u8, count: u16| {
             into.extend([kind, small]);

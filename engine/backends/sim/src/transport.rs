@@ -37,7 +37,6 @@ pub struct SimTransport {
 }
 
 impl SimTransport {
-    /// Its name.
     pub const NAME: &'static str = "sim";
 
     /// The transport of the engine with these segments and these regions, over this fabric.

@@ -24,7 +24,6 @@ const BYTES_UNDER_WAY_MAX: u64 = 4 * 1024 * 1024;
 /// A transfer goes on to the next stream only after so many bytes.
 const BYTES_ON_ONE_STREAM: u64 = 256 * 1024;
 
-/// One channel.
 pub(crate) struct Channel {
     streams: Vec<Option<Stream>>,
     ledger: Ledger,

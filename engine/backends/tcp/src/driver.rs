@@ -8,7 +8,6 @@ use penstock_transport::Driver;
 
 use crate::hub::Hub;
 
-/// One worker's driver.
 pub(crate) struct TcpDriver {
     hub: Arc<Hub>,
     ready: ReadyBits,

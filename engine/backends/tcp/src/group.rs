@@ -38,7 +38,6 @@ pub(crate) struct StreamPath<'a> {
     pub(crate) zero_copy: &'a mut ZeroCopy,
 }
 
-/// One group.
 pub(crate) struct FrameGroup {
     /// Head and control block.
     pub(crate) head: Vec<u8>,

@@ -10,7 +10,6 @@ use penstock_core::config::TcpIo;
 
 use crate::io::{Io, Readiness, SendReleased};
 
-/// One worker's hub.
 pub(crate) struct Hub {
     inner: Mutex<Inner>,
     /// What the worker sleeps on.
@@ -78,7 +77,6 @@ impl Inner {
         watched.map(|()| key)
     }
 
-    /// Forgets a stream.
     pub(crate) fn unwatch(&mut self, fd: BorrowedFd<'_>, key: u64) {
         self.io.unwatch(fd, key);
         self.vacate(key);

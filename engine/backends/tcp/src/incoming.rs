@@ -51,7 +51,6 @@ impl RecvTargets {
         Self { parts: Vec::with_capacity(PARTS_MAX), extents: Vec::with_capacity(EXTENTS_MAX) }
     }
 
-    /// One more part.
     pub(crate) fn push(
         &mut self,
         memory: Result<Option<Window>, Cause>,
@@ -73,7 +72,6 @@ impl RecvTargets {
         self.parts.len()
     }
 
-    /// One of them.
     pub(crate) fn part(&self, place: usize) -> Option<&RecvTarget> {
         self.parts.get(place)
     }

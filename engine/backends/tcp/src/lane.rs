@@ -14,7 +14,6 @@ use crate::hub::Hub;
 use crate::stream::Common;
 use crate::streams::Arrivals;
 
-/// One worker's lane.
 pub(crate) struct TcpLane {
     pub(crate) common: Common,
     pub(crate) hub: Arc<Hub>,

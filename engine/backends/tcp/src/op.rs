@@ -38,7 +38,6 @@ pub(crate) struct Op {
     pub(crate) key: RegionKey,
     /// The revision of this engine's log up to which nothing withdrawn concerns it.
     pub(crate) checked: u64,
-    /// The peer's region.
     pub(crate) remote: RegionKey,
     /// The peer's revision that the plan was checked against.
     pub(crate) revision: u64,

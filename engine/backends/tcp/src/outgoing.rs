@@ -100,7 +100,6 @@ impl Outgoing {
         self.waiting.len() + self.flying.len()
     }
 
-    /// An own operation.
     pub(crate) fn push(&mut self, id: OpId) {
         self.waiting.push_back(id);
     }

@@ -68,7 +68,6 @@ pub(crate) struct Ledger {
     pub(crate) ended: Vec<OpEnded>,
 }
 
-/// One stream.
 pub(crate) struct Stream {
     pub(crate) fd: Arc<OwnedFd>,
     /// What the driver knows it by.

@@ -130,7 +130,6 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads a head.
     pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, TcpWireError> {
         let at =
             |place: usize| u32::from_le_bytes([bytes[place], bytes[place + 1], bytes[place + 2], bytes[place + 3]]);
@@ -192,7 +191,6 @@ fn checksum(control: &[u8], payload: u32) -> u32 {
     (sum >> 32) as u32 ^ sum as u32
 }
 
-/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
     /// Put the payload where the extents say.
@@ -201,14 +199,12 @@ pub enum Message<'a> {
     Read(Request<'a>),
     /// What a READ has asked for, or why it does not come.
     Data {
-        /// The READ's.
         sequence: u64,
         /// So many bytes of payload, or the cause.
         bytes: Result<u32, Cause>,
     },
     /// A transfer's writes are all here.
     Announce {
-        /// Its own.
         sequence: u64,
         /// The transfer that is announced.
         transfer: u64,
@@ -218,20 +214,15 @@ pub enum Message<'a> {
         note: Option<Note<'a>>,
     },
     /// All writes and announcements up to this one have ended.
-    Done {
-        /// The last one.
-        sequence: u64,
-    },
+    Done { sequence: u64 },
     /// One of them has not ended well.
     Refused {
-        /// Which.
         sequence: u64,
         /// Why; none: an announcement's counter was gone.
         cause: Option<Cause>,
         /// How far the target's log of withdrawals has come.
         revision: u64,
     },
-    /// Room for notes.
     Credit {
         /// Lines taken out of all that ever came.
         lines: u64,
@@ -256,7 +247,6 @@ pub struct Request<'a> {
     pub sequence: u64,
     /// The transfer it belongs to.
     pub transfer: u64,
-    /// The target's region.
     pub key: RegionKey,
     /// The target's revision that the plan was checked against.
     pub revision: u64,
@@ -426,7 +416,6 @@ pub struct Asked {
     pub sequence: u64,
     /// The transfer it belongs to.
     pub transfer: u64,
-    /// The target's region.
     pub key: RegionKey,
     /// The target's revision that the plan was checked against.
     pub revision: u64,
@@ -460,7 +449,6 @@ pub fn put_request(
     }
 }
 
-/// Writes a DATA.
 pub fn put_data(out: &mut Vec<u8>, sequence: u64, bytes: Result<u32, Cause>) {
     let (cause, bytes) = match bytes {
         Ok(bytes) => (0, bytes),
@@ -469,7 +457,6 @@ pub fn put_data(out: &mut Vec<u8>, sequence: u64, bytes: Result<u32, Cause>) {
     put(out, &[first_word(DATA, cause, bytes as usize), sequence]);
 }
 
-/// Writes an announcement.
 pub fn put_announcement(
     out: &mut Vec<u8>,
     sequence: u64,
@@ -486,17 +473,14 @@ pub fn put_announcement(
     out.resize(out.len().next_multiple_of(WORD), 0);
 }
 
-/// Writes a DONE.
 pub fn put_done(out: &mut Vec<u8>, sequence: u64) {
     put(out, &[first_word(DONE, 0, 0), sequence]);
 }
 
-/// Writes a REFUSED.
 pub fn put_refused(out: &mut Vec<u8>, sequence: u64, cause: Option<Cause>, revision: u64) {
     put(out, &[first_word(REFUSED, cause.map_or(0, Cause::code), 0), sequence, revision]);
 }
 
-/// Writes a CREDIT.
 pub fn put_credit(out: &mut Vec<u8>, lines: u64) {
     put(out, &[first_word(CREDIT, 0, 0), lines]);
 }

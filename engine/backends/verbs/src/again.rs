@@ -19,7 +19,6 @@ use crate::stage::Ends;
 
 /// What has to go again.
 pub(crate) struct Lot {
-    /// In its order.
     pub(crate) items: VecDeque<MessageKind>,
     /// How much of the peer's log has to be known before.
     pub(crate) revision: u64,

@@ -28,7 +28,6 @@ use crate::slab::RegisteredSlots;
 use crate::stage::{Ends, REQUEST_BYTES_MAX};
 use crate::stripe::{Rails, Stripe};
 
-/// One channel.
 pub(crate) struct Channel {
     pub(crate) number: u16,
     pub(crate) rails: Vec<Rail>,
@@ -271,7 +270,6 @@ impl Channel {
         rails[rail].say(say, body, head, outbox, scratch);
     }
 
-    /// Rings the doorbells.
     pub(crate) fn flush(&mut self) {
         for rail in &mut self.rails {
             if let Err(error) = rail.ring() {

@@ -19,7 +19,6 @@ const THREADS_MAX: usize = 4;
 /// How long the end of an engine waits for calls that are under way: they wait for the network at most twice a second.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// Who connects queues.
 pub(crate) trait Connect {
     /// Connects it, now or later. It comes back to whoever has the other end.
     fn connect(&self, job: Job);

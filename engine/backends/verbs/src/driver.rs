@@ -21,7 +21,6 @@ const TURNS_PER_EVENTS: u32 = 1024;
 /// Events of one adapter that are taken at once.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// One worker's driver.
 pub(crate) struct VerbsDriver {
     hub: Arc<Hub>,
     /// What the worker sleeps on: CQs, adapters' events, and the timer.

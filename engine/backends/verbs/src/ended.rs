@@ -19,7 +19,6 @@ pub const NO_QUEUE: u32 = 0;
 pub struct QueueEnded {
     /// The number of the rail.
     pub rail: u8,
-    /// Which life.
     pub life: u32,
     /// How many messages were heard on the rail until its end.
     pub heard: u32,
@@ -50,7 +49,6 @@ pub enum EndedError {
 }
 
 impl QueueEnded {
-    /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; ENDED_BYTES];
         let words = [self.life, self.heard, self.queue, self.first_packet];

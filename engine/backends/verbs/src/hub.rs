@@ -20,7 +20,6 @@ const POLLED_AT_ONCE: usize = 64;
 /// How often a CQ is polled in a turn while it has completions.
 const POLLS_PER_TURN: usize = 4;
 
-/// One worker's hub.
 pub(crate) struct Hub {
     inner: Mutex<Inner>,
 }
@@ -42,7 +41,6 @@ pub(crate) struct HubItem {
     pub(crate) what: HubEvent,
 }
 
-/// What it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HubEvent {
     /// A completion. If it is a message, its bytes are in a slot of this CQ until it is given back.
@@ -321,7 +319,6 @@ impl Inner {
         *self.now.get_or_insert_with(Instant::now)
     }
 
-    /// Time goes on.
     pub(crate) fn next_turn(&mut self) {
         self.now = None;
     }

@@ -20,11 +20,9 @@ const LOOKS: u32 = 4;
 /// Whether an answer is to be sent by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Nothing is owed.
     No,
     /// Not yet: look again at once.
     Soon,
-    /// Yes.
     Now,
 }
 

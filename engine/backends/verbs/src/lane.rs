@@ -41,7 +41,6 @@ pub(crate) struct Common {
     pub(crate) workers: usize,
 }
 
-/// One worker's lane.
 pub(crate) struct VerbsLane {
     /// First, so that queues go before anything that they use.
     channels: Vec<Channel>,

@@ -7,21 +7,15 @@ use std::collections::VecDeque;
 use crate::message::Forgotten;
 use crate::op::OpId;
 
-/// What was posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageKind {
-    /// Bytes.
     Batch(OpId),
-    /// A message.
     Said(Say),
 }
 
-/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Say {
-    /// Who is there.
     Hello,
-    /// What was heard.
     Answer,
     /// That a transfer is there.
     Tell(OpId),

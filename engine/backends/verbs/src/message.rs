@@ -24,7 +24,6 @@ pub const HEAD_BYTES: usize = 24;
 /// Bytes of an announcement before its note's payload.
 const ANNOUNCEMENT_BYTES: usize = 32;
 
-/// The longest message.
 pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + ANNOUNCEMENT_BYTES + NOTE_BYTES_MAX;
 
 /// Messages of one side that the other side has not confirmed, at most: as many as [`Head::gone`] has bits.
@@ -93,7 +92,6 @@ pub enum Body<'a> {
     Fence(u64),
 }
 
-/// Who is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RailHello {
     /// The number of the channel.
@@ -104,7 +102,6 @@ pub struct RailHello {
     pub grants: u32,
 }
 
-/// What is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotifyMessage<'a> {
     /// Its number, where it waits for marks.
@@ -120,7 +117,6 @@ pub struct NotifyMessage<'a> {
 /// An announcement that is not to be made. One of which nothing has left, neither marks nor itself, asks for an answer and for nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgotten {
-    /// Its number.
     pub number: u16,
     /// How many of its marks come, or have come, all the same.
     pub marks: u8,
@@ -267,7 +263,6 @@ pub struct Immediate {
     /// How many messages of the other side were heard on this rail and not told of otherwise, the low bits. None of them named a
     /// counter that was gone: there is no room to say which.
     heard: u8,
-    /// What it says.
     pub says: Says,
 }
 
@@ -307,7 +302,6 @@ impl Immediate {
         before.wrapping_add(more)
     }
 
-    /// Its bits.
     pub fn encode(&self) -> u32 {
         let (kind, value) = match self.says {
             Says::Count(index) => (1, index),
@@ -322,7 +316,6 @@ impl Immediate {
         fields.iter().fold(kind, |bits, (field, width)| bits << width | field)
     }
 
-    /// Reads its bits.
     pub fn parse(bits: u32) -> Result<Self, MessageError> {
         let field = |shift: u32, width: u32| (bits >> shift & ((1 << width) - 1)) as u16;
         let value = field(0, VALUE_BITS);

@@ -72,7 +72,6 @@ impl By {
     }
 }
 
-/// An engine's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerbsOffer {
     /// How many workers it has.
@@ -81,7 +80,6 @@ pub struct VerbsOffer {
     pub grants: u32,
     /// How its queues are connected.
     pub by: By,
-    /// Its adapters.
     pub rails: Vec<OfferedRail>,
 }
 
@@ -90,7 +88,6 @@ pub struct VerbsOffer {
 pub struct OfferedRail {
     /// Its name for people.
     pub name: String,
-    /// Its address.
     pub gid: [u8; 16],
     /// Its number within an InfiniBand subnet; zero on Ethernet.
     pub lid: u16,
@@ -115,7 +112,6 @@ pub struct OfferedRail {
 /// A queue that waits to be connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OfferedQueue {
-    /// Its number.
     pub number: u32,
     /// The number of the first packet from it.
     pub first_packet: u32,

@@ -37,7 +37,6 @@ pub(crate) struct Op {
     pub(crate) memory: Option<Window>,
     pub(crate) key: RegionKey,
     pub(crate) keys: [u32; RAILS_MAX],
-    /// The peer's memory.
     pub(crate) remote: Option<Arc<RdmaMemory>>,
     /// The revisions of both logs up to which nothing withdrawn concerns it: of this engine's and of the peer's.
     pub(crate) here: u64,
@@ -133,7 +132,6 @@ pub(crate) struct Ops {
     free: Vec<OpId>,
     /// How many batches were checked against which revision of this engine's log, in ascending order.
     revisions: Vec<(u64, usize)>,
-    /// How many read.
     reading: usize,
 }
 

@@ -14,9 +14,7 @@ pub const RAILS_MAX: usize = 8;
 pub struct RailPair {
     /// Of the side that was named first.
     pub first: usize,
-    /// Of the other.
     pub second: usize,
-    /// Why these two.
     pub why: Why,
 }
 

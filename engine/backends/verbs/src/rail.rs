@@ -63,7 +63,6 @@ pub(crate) enum Standing {
     Meeting(Instant),
     /// It is connected since then, and the peer was not heard yet.
     Greeting(Instant),
-    /// All.
     Up,
     /// Nothing: it is broken, seen since then, and what was posted is coming back.
     Breaking(Option<Instant>),
@@ -84,7 +83,6 @@ enum Place {
     GivenBack,
 }
 
-/// One rail.
 pub(crate) struct Rail {
     pub(crate) index: u8,
     queue: Place,

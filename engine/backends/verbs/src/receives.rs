@@ -80,7 +80,6 @@ impl Receives {
         self.wanted + self.reserved
     }
 
-    /// More slots.
     pub(crate) fn add(&mut self, slab: RegisteredSlots) {
         let place = self.slabs.len() as u32;
         for slot in 0..slab.slots() as u32 {

@@ -22,7 +22,6 @@ const NOTHING: u8 = 0;
 /// Memory with its keys.
 const KEYED: u8 = 1;
 
-/// The longest reason.
 const WHY_BYTES_MAX: usize = 200;
 
 /// Exports regions to, and imports them from, one peer.
@@ -48,7 +47,6 @@ pub enum Path<'a> {
     },
 }
 
-/// Reads a path.
 pub fn parse(path: &[u8]) -> Result<Path<'_>, &'static str> {
     match path {
         [VERSION, NOTHING, why @ ..] if why.len() <= WHY_BYTES_MAX => {

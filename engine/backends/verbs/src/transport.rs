@@ -122,7 +122,6 @@ impl VerbsTransport {
         self.regions.count()
     }
 
-    /// A worker's hub.
     #[cfg(test)]
     pub(crate) fn hub(&self, worker: usize) -> &Arc<Hub> {
         &self.hubs[worker]

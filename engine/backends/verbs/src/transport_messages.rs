@@ -20,7 +20,6 @@ const NUMBER_BYTES: usize = 2;
 /// The transport messages of one session.
 pub(crate) struct LaneAsides {
     outgoing: Mutex<Outgoing>,
-    /// Of each channel.
     incoming: Vec<Mutex<VecDeque<Vec<u8>>>>,
     workers: Vec<FenceWaker>,
 }

@@ -31,7 +31,6 @@ pub enum ConfigError {
     /// More text than any configuration has.
     #[error("{origin}: a configuration has at most {limit} bytes, this is longer: is it the right file?")]
     TooLarge {
-        /// Which file.
         origin: ConfigOrigin,
         /// The most bytes that are read.
         limit: usize,
@@ -52,18 +51,10 @@ pub enum ConfigError {
     },
     /// Something other than `key: value` pairs stands where sections or keys belong.
     #[error("{origin}: expected {expected}, found {found}")]
-    Shape {
-        /// Where it stands.
-        origin: ConfigOrigin,
-        /// What belongs there.
-        expected: &'static str,
-        /// What was found.
-        found: String,
-    },
+    Shape { origin: ConfigOrigin, expected: &'static str, found: String },
     /// A key that does not exist.
     #[error("{origin}: there is no key `{key}`{suggestion}")]
     UnknownKey {
-        /// Where it stands.
         origin: ConfigOrigin,
         /// The key's full path, as written.
         key: String,
@@ -87,7 +78,6 @@ pub enum ConfigError {
         key: &'static str,
         /// What the key accepts.
         expected: Range,
-        /// What was given.
         found: String,
     },
     /// Two values that are fine alone and not together.
@@ -145,7 +135,6 @@ impl Conflict {
 /// Where a configuration, or a part of it, came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigOrigin {
-    /// Set by calls.
     Code,
     /// A text as a whole.
     Source(String),
@@ -153,7 +142,6 @@ pub enum ConfigOrigin {
     Place {
         /// The file's path, or what the caller called the text.
         source: String,
-        /// Counted from 1.
         line: usize,
         /// Counted from 1, in characters.
         column: usize,

@@ -36,16 +36,12 @@ pub struct KeyDoc {
 pub enum Range {
     /// A whole number, both ends included.
     Number {
-        /// The least.
         min: u64,
-        /// The most.
         max: u64,
     },
     /// A power of two, both ends included.
     PowerOfTwo {
-        /// The least.
         min: u64,
-        /// The most.
         max: u64,
     },
     /// One of these words.
@@ -54,9 +50,7 @@ pub enum Range {
     SomeOf(&'static [&'static str]),
     /// A list of different whole numbers.
     Cores {
-        /// The most numbers.
         count_max: usize,
-        /// The greatest number.
         core_max: u64,
     },
     /// An engine name, or nothing.
@@ -67,7 +61,6 @@ pub enum Range {
     Addresses,
     /// A list of RDMA devices, with a port and an address of it where they are meant.
     Devices,
-    /// Yes or no.
     Flag,
 }
 

@@ -151,7 +151,6 @@ pub enum ProcessVmChoice {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum TransportName {
-    /// Within one process.
     Local,
     /// Between two processes of one host, through mapped pools.
     Shm,
@@ -282,7 +281,6 @@ pub enum LegMemory {
     Wait,
     /// Takes what there is.
     Shrink,
-    /// Ends the transfer.
     Fail,
 }
 

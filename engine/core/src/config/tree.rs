@@ -48,7 +48,6 @@ pub(super) struct NotYaml {
     pub(super) position: Option<Position>,
 }
 
-/// Reads one document.
 pub(super) fn read(text: &str) -> Result<Node, NotYaml> {
     // The parser spends microseconds on a bracket for every thousand that are open around it.
     if text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count() > NODES_MAX {

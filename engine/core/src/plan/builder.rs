@@ -58,7 +58,6 @@ pub struct Strided {
     pub local_stride: u64,
     /// Bytes from one piece to the next in the remote region.
     pub remote_stride: u64,
-    /// How many pieces.
     pub count: u64,
 }
 
@@ -170,7 +169,6 @@ impl<'a> Builder<'a> {
         self.ask(Asked::Strided(runs))
     }
 
-    /// Plain pieces.
     pub fn extents(self, spans: &'a [Span]) -> Self {
         self.ask(Asked::Extents(spans))
     }

@@ -9,9 +9,7 @@ use crate::rights::Rights;
 /// One of the two ends of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// This engine's memory.
     Local,
-    /// The peer's memory.
     Remote,
 }
 
@@ -61,7 +59,6 @@ pub enum Place {
         /// Which of its steps.
         step: u64,
     },
-    /// An extent.
     Extent(usize),
 }
 
@@ -88,12 +85,7 @@ pub enum PlanError {
     Empty,
     /// A list without entries.
     #[error("part {part} of the plan has an empty list of {list}: leave the part out, or give at least one")]
-    EmptyList {
-        /// Which part.
-        part: usize,
-        /// Which list.
-        list: &'static str,
-    },
+    EmptyList { part: usize, list: &'static str },
     /// The regions do not say how long a block is, or do not agree.
     #[error(
         "part {part} of the plan does not say how long a block is, and its regions do not agree \
@@ -101,7 +93,6 @@ pub enum PlanError {
         bytes_or_none(*local), bytes_or_none(*remote)
     )]
     BlockBytesUnknown {
-        /// Which part.
         part: usize,
         /// Bytes of a block of the local region, if it has blocks.
         local: Option<u64>,
@@ -110,14 +101,10 @@ pub enum PlanError {
     },
     /// An item of no bytes.
     #[error("{item} has a length of zero bytes: leave it out (a notification alone needs no plan)")]
-    ZeroLength {
-        /// The item.
-        item: Item,
-    },
+    ZeroLength { item: Item },
     /// A strided run of no steps.
     #[error("strided run {run} (part {part} of the plan) has a count of zero: leave it out")]
     ZeroCount {
-        /// Which part.
         part: usize,
         /// Index into its strided runs.
         run: usize,
@@ -128,9 +115,7 @@ pub enum PlanError {
          so that neighbours overlap: give a stride of at least the block's length"
     )]
     StrideTooShort {
-        /// Which part.
         part: usize,
-        /// On which side.
         side: Side,
         /// The stride, in bytes.
         stride: u64,
@@ -143,9 +128,7 @@ pub enum PlanError {
          ask its owner for more, or name another region"
     )]
     NotAllowed {
-        /// What was asked.
         direction: Direction,
-        /// The peer's region.
         region: RegionId,
         /// What its owner allows.
         rights: Rights,
@@ -156,9 +139,7 @@ pub enum PlanError {
          check its base, index and stride"
     )]
     Overflow {
-        /// The item.
         item: Item,
-        /// On which side.
         side: Side,
         /// The region of that side.
         region: RegionId,
@@ -171,9 +152,7 @@ pub enum PlanError {
          check its base, index and stride, or register more memory"
     )]
     OutOfBounds {
-        /// The item.
         item: Item,
-        /// On which side.
         side: Side,
         /// The region of that side.
         region: RegionId,
@@ -190,13 +169,10 @@ pub enum PlanError {
          give every destination byte once, or use two plans, one after the other"
     )]
     Overlap {
-        /// The earlier item.
         first: Item,
-        /// The later item.
         second: Item,
         /// The side that is written.
         side: Side,
-        /// Its region.
         region: RegionId,
         /// A byte that both write, from the start of the region.
         offset: u64,
@@ -209,7 +185,6 @@ pub enum PlanError {
     TooTangled {
         /// The side that is written.
         side: Side,
-        /// Its region.
         region: RegionId,
         /// How many pieces interleave.
         pieces: u64,

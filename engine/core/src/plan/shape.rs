@@ -8,7 +8,6 @@ use crate::ids::{Generation, RegionId};
 /// One use of a region id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionKey {
-    /// The id.
     pub region: RegionId,
     /// Which use of it.
     pub generation: Generation,
@@ -17,15 +16,11 @@ pub struct RegionKey {
 /// Where the rows of a section begin, as (local, remote) offsets in bytes.
 #[derive(Debug)]
 pub enum PlanRows {
-    /// One by one.
     List(Box<[(u64, u64)]>),
-    /// At regular distances.
     Strided {
-        /// The first row.
         first: (u64, u64),
         /// Bytes from one row to the next.
         strides: (u64, u64),
-        /// How many rows.
         count: u64,
     },
 }
@@ -183,7 +178,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Begins a plan.
     pub const fn builder<'a>(direction: Direction) -> Builder<'a> {
         Builder::new(direction)
     }
@@ -211,7 +205,6 @@ impl Shape {
         &self.sections
     }
 
-    /// Bytes to move.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -172,7 +172,6 @@ impl<'a> Unit<'a> {
         self.section
     }
 
-    /// Bytes to move.
     #[inline]
     pub const fn bytes(&self) -> u64 {
         self.bytes

@@ -152,7 +152,7 @@ pub(crate) fn limits(source: &str, known: &BTreeMap<String, u64>) -> BTreeMap<(S
     let mut found = BTreeMap::new();
     let mut body = "";
     for line in source.lines() {
-        if let Some((_, rest)) = line.split_once("Said::")
+        if let Some((_, rest)) = line.split_once("ControlMessage::")
             && let Some((name, _)) = rest.split_once('(')
         {
             body = name;

@@ -76,7 +76,7 @@ fn transfers_by_name() -> Words {
     Words {
         bodies: declared(&control).into_iter().map(|body| (body.name.clone(), body)).collect(),
         kinds: kinds.into_iter().map(|(name, kind)| (kind, name)).collect(),
-        limits: limits(&source("codec/said.rs"), &known),
+        limits: limits(&source("codec/control_message.rs"), &known),
     }
 }
 
@@ -118,7 +118,7 @@ fn the_frames_of_sessions_are_as_declared() {
 #[test]
 fn the_landing_is_as_declared() {
     let all = declared(&source("landing.rs"));
-    let landing = all.iter().find(|body| body.name == "Landing").expect("it is declared");
+    let landing = all.iter().find(|body| body.name == "ArrivalNote").expect("it is declared");
     is_as_made("landing", &format!("\n{}\n", table(landing, &BTreeMap::new())));
 }
 

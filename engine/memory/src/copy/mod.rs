@@ -62,7 +62,6 @@ pub enum CopyError {
     OutOfBounds {
         /// Which span of the batch.
         index: usize,
-        /// The span.
         span: Span,
         /// Bytes of the local window.
         local_len: u64,

@@ -98,7 +98,6 @@ impl ProcessVmMemory {
         Some(Self { process: Arc::clone(process), base, bytes, writable })
     }
 
-    /// Bytes it has.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -122,26 +121,19 @@ pub enum ForeignError {
     Refused(#[from] CopyError),
     /// The process is gone, or runs another program now.
     #[error("the process is gone after {moved} B were moved; connect again if it is restarted")]
-    Gone {
-        /// Bytes moved before.
-        moved: u64,
-    },
+    Gone { moved: u64 },
     /// Some of the memory is not mapped, or not with the rights that were announced.
     #[error(
         "memory is missing after {moved} B were moved: its owner has unmapped or protected it; \
          deregister memory before it is freed"
     )]
-    NotThere {
-        /// Bytes moved before.
-        moved: u64,
-    },
+    NotThere { moved: u64 },
     /// Access was granted before and is refused now.
     #[error(
         "the system refuses access after {moved} B were moved (error {errno}): rights or filters have changed; connect again \
          to learn why"
     )]
     NotPermitted {
-        /// Bytes moved before.
         moved: u64,
         /// What the system answered.
         errno: i32,
@@ -149,7 +141,6 @@ pub enum ForeignError {
     /// The system had no memory for the call, or failed for a reason that has no better name.
     #[error("the system failed after {moved} B were moved (error {errno})")]
     System {
-        /// Bytes moved before.
         moved: u64,
         /// What the system answered.
         errno: i32,

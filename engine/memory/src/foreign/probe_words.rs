@@ -15,7 +15,6 @@ static SCRATCH: AtomicU64 = AtomicU64::new(0);
 pub struct ProbeWords {
     /// The address of the word to be read.
     pub probe: u64,
-    /// What it holds.
     pub value: u64,
     /// The address of a word that may be written.
     pub scratch: u64,

@@ -23,10 +23,7 @@ pub enum WhyNot {
     OtherUserNamespace,
     /// The Yama security module forbids it.
     #[error("kernel.yama.ptrace_scope is {scope} and forbids it; set it to 0, or give this process CAP_SYS_PTRACE")]
-    Yama {
-        /// The setting's value.
-        scope: u8,
-    },
+    Yama { scope: u8 },
     /// The peer has forbidden it to everybody but the administrator.
     #[error(
         "the peer's process is not dumpable (PR_SET_DUMPABLE 0, a set-user-id program, or a program that it may not read); \
@@ -55,10 +52,7 @@ pub enum WhyNot {
     Gone,
     /// The system refused for a reason that has no better name.
     #[error("the system refuses access to the peer's memory (error {errno}); see its security module's log")]
-    Denied {
-        /// What it answered.
-        errno: i32,
-    },
+    Denied { errno: i32 },
 }
 
 /// Explains an error of a first attempt on the process `pid`.

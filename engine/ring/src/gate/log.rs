@@ -20,13 +20,10 @@ const ENTRY_WORDS: usize = 4;
 /// A range that its owner took back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Withdrawal {
-    /// The region.
     pub region: u32,
-    /// The region's generation.
     pub generation: u32,
     /// Start within the region, bytes.
     pub offset: u64,
-    /// Length, bytes.
     pub len: u64,
 }
 
@@ -35,7 +32,6 @@ pub struct Withdrawal {
 pub struct Withdrawals {
     /// The revision this list is complete for.
     pub revision: u64,
-    /// Oldest first.
     pub list: Vec<Withdrawal>,
 }
 
@@ -44,7 +40,6 @@ pub struct Withdrawals {
 pub struct Lapped {
     /// The revision the reader knew.
     pub known: u64,
-    /// The revision found.
     pub found: u64,
 }
 

@@ -14,7 +14,6 @@ pub struct LowWater {
     told: u64,
 }
 
-/// Reads somebody's word.
 #[derive(Clone, Debug)]
 pub struct LowWaterView {
     word: SharedRef<AtomicU64>,

@@ -63,7 +63,6 @@ fn check_capacity(capacity: usize) -> Result<(), RingError> {
     Err(RingError::Capacity { asked: capacity, largest: CAPACITY_MAX })
 }
 
-/// The writing end.
 #[derive(Debug)]
 pub struct Producer<S: Storage> {
     storage: S,
@@ -186,7 +185,6 @@ impl<S: Storage> Producer<S> {
     }
 }
 
-/// The reading end.
 #[derive(Debug)]
 pub struct Consumer<S: Storage> {
     storage: S,

@@ -29,7 +29,6 @@ pub(super) struct HeldUp<T> {
 }
 
 impl<T> HeldUp<T> {
-    /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -177,7 +177,6 @@ impl<E: Env> Control<E> {
         })
     }
 
-    /// The thread's body.
     pub(crate) fn run(mut self) {
         // Until the end of this thread, however it ends.
         let _life = self.shared.live();

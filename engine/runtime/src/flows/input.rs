@@ -116,7 +116,7 @@ impl<'a, E: Env> Receive<'a, E> {
 
     /// How long it may take in all.
     #[must_use]
-    pub fn within(mut self, within: Duration) -> Self {
+    pub fn timeout(mut self, within: Duration) -> Self {
         self.how.within = within;
         self
     }
@@ -214,16 +214,16 @@ impl<E: Env> Input<E> {
     }
 
     /// What happens next, at most so long.
-    pub fn next(&self, within: Duration) -> Result<InputEvent, FlowError> {
+    pub fn next(&self, timeout: Duration) -> Result<InputEvent, FlowError> {
         let shared = &self.engine.shared;
-        let until = shared.env.now() + within;
+        let until = shared.env.now() + timeout;
         loop {
             if let Some(event) = self.try_next() {
                 return Ok(event);
             }
             let left = until.since(shared.env.now());
             if left.is_zero() {
-                return Err(FlowError::Nothing(within));
+                return Err(FlowError::Nothing(timeout));
             }
             self.engine.wait_for_manager(left, |manager| manager.has_input_event(self.key).then_some(()));
         }
@@ -297,11 +297,11 @@ impl<E: Env> Input<E> {
 
     /// Gives it up, lets go of what has come and was not taken, and waits until nothing can land in its blocks any more. Answers whether that is
     /// proven; if not, they are quarantined until it is. One that has failed already can be waited for by this, too.
-    pub fn abort(&self, within: Duration) -> bool {
+    pub fn abort(&self, timeout: Duration) -> bool {
         self.engine
             .shared
             .call_manager(|manager, now| manager.fail(self.key, FlowCause::Aborted, "the sink gave it up", now));
-        self.engine.wait_for_manager(within, |manager| manager.is_over(self.key).then_some(())).is_some()
+        self.engine.wait_for_manager(timeout, |manager| manager.is_over(self.key).then_some(())).is_some()
     }
 }
 

@@ -172,16 +172,16 @@ impl<E: Env> Peer<E> {
     }
 
     /// Waits until the peer has told of a layout of this label.
-    pub fn wait_layout(&self, label: &str, within: Duration) -> Result<(), FlowError> {
+    pub fn wait_layout(&self, label: &str, timeout: Duration) -> Result<(), FlowError> {
         let peer = key_of(&self.state);
-        let found = self.engine.wait_for_manager(within, |manager| {
+        let found = self.engine.wait_for_manager(timeout, |manager| {
             let is_there = manager.layout_of(peer, label).is_some();
             if is_there || self.state.ended().is_some() { Some(is_there) } else { None }
         });
         match found {
             Some(true) => Ok(()),
             Some(false) => Err(FlowError::Engine(self.state.ended().unwrap_or(Cause::PeerLost))),
-            None => Err(FlowError::Nothing(within)),
+            None => Err(FlowError::Nothing(timeout)),
         }
     }
 }

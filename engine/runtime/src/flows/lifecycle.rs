@@ -265,7 +265,7 @@ impl<E: Env> Lifecycle<E> {
         request: (&RequestId, u64),
         device: &Blocks,
         host: &Blocks,
-        within: Duration,
+        timeout: Duration,
     ) -> Result<Swap<E>, FlowError> {
         let LifecycleInner { engine, path, host: ours, device: theirs, .. } = &*self.inner;
         engine.shared.check_usable().map_err(FlowError::Engine)?;
@@ -278,7 +278,7 @@ impl<E: Env> Lifecycle<E> {
             return Err(ForeignMemory::Pairs { device: device.len(), host: host.len() }.into());
         }
         self.inner.check_numbers()?;
-        Swap::begin(&self.inner, way, request, (device, host), path, within)
+        Swap::begin(&self.inner, way, request, (device, host), path, timeout)
     }
 
     /// A block cannot be found by this hash any more. Answers whether it could be.

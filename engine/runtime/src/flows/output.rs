@@ -114,7 +114,7 @@ impl<'a, E: Env> Send<'a, E> {
 
     /// How long it may take in all.
     #[must_use]
-    pub fn within(mut self, within: Duration) -> Self {
+    pub fn timeout(mut self, within: Duration) -> Self {
         self.how.within = within;
         self
     }
@@ -253,8 +253,8 @@ impl<E: Env> Output<E> {
     }
 
     /// Waits until it has ended.
-    pub fn wait(&self, within: Duration) -> Result<Result<(), SendFailed>, FlowError> {
-        self.engine.wait_for_manager(within, |manager| ended(manager, self.key)).ok_or(FlowError::Nothing(within))
+    pub fn wait(&self, timeout: Duration) -> Result<Result<(), SendFailed>, FlowError> {
+        self.engine.wait_for_manager(timeout, |manager| ended(manager, self.key)).ok_or(FlowError::Nothing(timeout))
     }
 
     /// The application has failed: both sides end, and the sinks hear these words at once.
@@ -263,11 +263,11 @@ impl<E: Env> Output<E> {
     }
 
     /// Gives it up, and waits until no byte of it moves any more. Answers whether that is so.
-    pub fn abort(&self, within: Duration) -> bool {
+    pub fn abort(&self, timeout: Duration) -> bool {
         self.engine
             .shared
             .call_manager(|manager, now| manager.fail(self.key, FlowCause::Aborted, "the source gave it up", now));
-        self.engine.wait_for_manager(within, |manager| manager.is_over(self.key).then_some(())).is_some()
+        self.engine.wait_for_manager(timeout, |manager| manager.is_over(self.key).then_some(())).is_some()
     }
 }
 

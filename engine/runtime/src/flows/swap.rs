@@ -55,12 +55,12 @@ impl<E: Env> Swap<E> {
 
     /// Waits until its bytes are there, so that it can be committed, or never will be. After a failure its blocks may still be touched: they may be
     /// used again when it is [over](Swap::wait_over).
-    pub fn wait(&self, within: Duration) -> Result<Result<(), SwapFailed>, FlowError> {
+    pub fn wait(&self, timeout: Duration) -> Result<Result<(), SwapFailed>, FlowError> {
         let look = |manager: &penstock_flows::TransferManager| match manager.swap_status(self.lives.key, self.key) {
             Some(status) => answer(status),
             None => Some(Err(SwapFailed::RolledBack)),
         };
-        self.lives.engine.wait_for_manager(within, look).ok_or(FlowError::Nothing(within))
+        self.lives.engine.wait_for_manager(timeout, look).ok_or(FlowError::Nothing(timeout))
     }
 
     /// Goes on with what it has written: the request is where its bytes are now, and the swap lets go of what was read.
@@ -70,20 +70,20 @@ impl<E: Env> Swap<E> {
 
     /// Gives it up: the request is where it was before. Answers within that time whether nothing of it can land any more; if it still
     /// can, what it writes to is kept from everybody until that is proven.
-    pub fn roll_back(&self, within: Duration) -> Result<bool, FlowError> {
+    pub fn roll_back(&self, timeout: Duration) -> Result<bool, FlowError> {
         if !self.status().is_over() {
             self.lives.call(|manager, key, now| manager.roll_back_swap(key, self.key, now))??;
         }
-        Ok(self.wait_over(within))
+        Ok(self.wait_over(timeout))
     }
 
     /// Waits until nothing of it can land any more and its blocks were let go. Answers whether that is so.
-    pub fn wait_over(&self, within: Duration) -> bool {
+    pub fn wait_over(&self, timeout: Duration) -> bool {
         let look = |manager: &penstock_flows::TransferManager| {
             let status = manager.swap_status(self.lives.key, self.key);
             status.is_none_or(|status| status.is_over()).then_some(())
         };
-        self.lives.engine.wait_for_manager(within, look).is_some()
+        self.lives.engine.wait_for_manager(timeout, look).is_some()
     }
 }
 

@@ -31,7 +31,6 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Begins to connect.
 pub(super) fn connect(remote: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket(remote)?;
     match rustix::net::connect(&socket, &remote) {

@@ -130,7 +130,6 @@ pub(crate) enum GivenUp {
 /// A place in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct At {
-    /// The unit.
     pub(crate) unit: u64,
     /// Spans of it that are posted already.
     pub(crate) spans: usize,

@@ -162,7 +162,6 @@ impl InFlightOps {
         })
     }
 
-    /// Batches under way.
     fn count(&self) -> usize {
         self.places.len() - self.free.len()
     }

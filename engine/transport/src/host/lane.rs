@@ -30,9 +30,7 @@ pub type HandOvers = Arc<ArrayQueue<Handle>>;
 
 /// What a copying lane is made of.
 pub struct CopyLaneParts<'a> {
-    /// This engine's segments.
     pub ours: &'a Arc<EngineSegments>,
-    /// The peer's segments.
     pub theirs: &'a Arc<PeerSegments>,
     /// The place of the peer in our table.
     pub our_party: u32,

@@ -56,7 +56,7 @@ impl Actor {
             .rank(rank, sinks.len() as u16)
             .begin(self.spec.begin)
             .memory(self.spec.memory)
-            .within(self.spec.within);
+            .timeout(self.spec.within);
         if self.spec.is_pull != self.spec.is_misfit {
             how = how.pull();
         }

@@ -7,7 +7,6 @@ use std::os::fd::RawFd;
 /// A number of a stream is below `1 << 62`: what is above stands for other things.
 const GENERATIONS: u32 = 1 << 30;
 
-/// One watched stream.
 pub(super) struct Watched {
     pub(super) fd: RawFd,
     pub(super) key: u64,

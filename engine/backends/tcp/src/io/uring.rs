@@ -43,7 +43,6 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 /// `IORING_SEND_ZC_REPORT_USAGE`: the last answer says whether pages were copied.
 const REPORT_USAGE: u16 = 1 << 3;
 
-/// `IORING_NOTIF_USAGE_ZC_COPIED`.
 const WAS_COPIED: u32 = 1 << 31;
 
 /// Marks the numbers of polls for room.

@@ -73,7 +73,6 @@ pub struct CmConnect {
 /// How far a queue has come that is to be connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connected {
-    /// It is connected.
     Yes,
     /// It will be told: by an event, or as an error of [`QueuePair::cm_state`](super::QueuePair::cm_state).
     NotYet,

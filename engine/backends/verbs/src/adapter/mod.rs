@@ -113,12 +113,9 @@ pub trait Registration: Send + Sync {
 /// Why an adapter does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {
-    /// The call failed.
     #[error("{call} on {adapter} failed: {source}; {mend}")]
     Refused {
-        /// The call.
         call: &'static str,
-        /// The adapter.
         adapter: String,
         /// What the system says.
         source: std::io::Error,
@@ -128,7 +125,6 @@ pub enum AdapterError {
     /// It has no more of something.
     #[error("{adapter} has no room for {what}: it has {has}, {wants} are wanted")]
     NoRoom {
-        /// The adapter.
         adapter: String,
         /// What there is too little of.
         what: &'static str,
@@ -140,7 +136,6 @@ pub enum AdapterError {
     /// Two queues have not met, or are together no more.
     #[error("{adapter} and {with}: {why}; {mend}", mend = .why.mend())]
     Cm {
-        /// The adapter.
         adapter: String,
         /// Whom its queue was to meet.
         with: String,
@@ -150,9 +145,7 @@ pub enum AdapterError {
     /// It does not exist, or is not fit to be used.
     #[error("{what}: {why}; {mend}")]
     NotHere {
-        /// What is missing.
         what: String,
-        /// Why.
         why: String,
         /// What to do about it.
         mend: String,
@@ -237,7 +230,6 @@ pub const WR_IDS: u64 = 1 << 63;
 pub struct RecvBuffer {
     /// What its completion is named. Below [`WR_IDS`].
     pub id: u64,
-    /// The memory.
     pub sge: Sge,
 }
 
@@ -245,9 +237,7 @@ pub struct RecvBuffer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Sge {
-    /// Where it begins.
     pub address: u64,
-    /// Its bytes.
     pub bytes: u32,
     /// The local key of its registration.
     pub key: u32,
@@ -269,7 +259,6 @@ pub struct QpAddress {
 /// How two queues are connected: what both sides have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectParams {
-    /// The other end.
     pub there: QpAddress,
     /// The first packet's number from here.
     pub first_packet: u32,
@@ -315,9 +304,7 @@ pub trait QueuePair: Send {
 
 /// A queue that its adapter does not take back. It may still do what it was told.
 pub struct NotDestroyed {
-    /// The queue.
     pub queue: Box<dyn QueuePair>,
-    /// Why.
     pub error: AdapterError,
 }
 
@@ -326,7 +313,6 @@ pub struct NotDestroyed {
 pub struct PostSendError {
     /// How many requests of it were.
     pub posted: usize,
-    /// Why not all.
     pub error: AdapterError,
 }
 
@@ -335,7 +321,6 @@ pub struct PostSendError {
 pub struct SendRequest {
     /// What its completion is named. Below [`WR_IDS`].
     pub id: u64,
-    /// What to do.
     pub opcode: Opcode,
     /// How many of the list's pieces are its, after those of the requests before it.
     pub sges: u32,
@@ -351,23 +336,19 @@ pub struct SendRequest {
 pub enum Opcode {
     /// Puts the pieces into the peer's memory at this address.
     Write {
-        /// Where.
         address: u64,
         /// The remote key of that memory.
         key: u32,
     },
     /// The same, and takes a receive there that completes with this number. Without pieces it needs no memory.
     WriteWithImm {
-        /// Where.
         address: u64,
         /// The remote key of that memory.
         key: u32,
-        /// The number.
         immediate: u32,
     },
     /// Gets the peer's memory at this address into the pieces.
     Read {
-        /// Where.
         address: u64,
         /// The remote key of that memory.
         key: u32,
@@ -379,7 +360,6 @@ pub enum Opcode {
 /// What a CQ says about something posted or received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// The queue's number.
     pub queue: u32,
     /// The name of the request or the receive.
     pub id: u64,
@@ -396,7 +376,6 @@ pub enum Wc {
     Recv {
         /// Its bytes in the receive; none with an immediate, whose bytes are where the peer put them.
         bytes: u32,
-        /// The immediate.
         immediate: Option<u32>,
     },
     /// A request has failed, and with it its queue.

@@ -53,7 +53,6 @@ pub(super) struct Parts {
     has_own_domains: AtomicBool,
 }
 
-/// A real adapter.
 pub struct DeviceAdapter {
     parts: Arc<Parts>,
 }
@@ -305,7 +304,6 @@ impl Parts {
 enum About {
     Card(AsyncEvent),
     Port(AsyncEvent),
-    /// It has broken.
     Queue,
     Nobody,
 }

@@ -12,13 +12,10 @@ use crate::pairing::RAILS_MAX;
 /// A port and an address of it, to be a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pick {
-    /// The device.
     pub device: String,
-    /// Its port.
     pub port: u8,
     /// The place of the address in the port's table.
     pub gid_index: u8,
-    /// The address.
     pub gid: [u8; 16],
     /// What is spoken from it.
     pub kind: GidKind,
@@ -41,7 +38,6 @@ pub struct Sentence {
     pub about: String,
     /// Whether it is used.
     pub is_used: bool,
-    /// Why.
     pub why: String,
 }
 
@@ -52,7 +48,6 @@ impl std::fmt::Display for Sentence {
     }
 }
 
-/// What was chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
     /// The rails, best first.
@@ -67,31 +62,19 @@ pub enum ChoiceError {
     /// A name is of nothing that is here.
     #[error("there is no `{name}` here; there is {}", .there.join(", "))]
     Unknown {
-        /// The name.
         name: String,
         /// What there is in its place.
         there: Vec<String>,
     },
     /// What a name is of cannot be used.
     #[error("`{name}` cannot be used: {why}")]
-    Unfit {
-        /// The name.
-        name: String,
-        /// Why.
-        why: String,
-    },
+    Unfit { name: String, why: String },
     /// Two names are of the same port.
     #[error("`{name}` names a port that was named before: each port is one rail")]
-    Twice {
-        /// The later name.
-        name: String,
-    },
+    Twice { name: String },
     /// No port of any device can be used.
     #[error("no port can be used: {}", .sentences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Nothing {
-        /// Why, for each.
-        sentences: Vec<Sentence>,
-    },
+    Nothing { sentences: Vec<Sentence> },
 }
 
 /// Chooses rails. `nodes` are the NUMA nodes of the workers, as far as they have any.

@@ -49,7 +49,6 @@ enum Step {
     Call,
     Confirmation,
     Nothing,
-    /// It has failed.
     Failed(CmError),
 }
 

@@ -96,7 +96,6 @@ pub(super) enum Happened {
     WayFound,
     /// The other side has accepted.
     Accepted,
-    /// It stands.
     Stands,
     /// It does not, or no more.
     Failed(CmError),

@@ -38,7 +38,6 @@ impl Registrations {
     }
 }
 
-/// What is registered.
 enum What {
     /// Memory of this process, kept mapped.
     Window(Window),
@@ -46,7 +45,6 @@ enum What {
     Shared,
 }
 
-/// Registered memory.
 pub(super) struct Registered {
     device: Arc<Device>,
     registrations: Arc<Registrations>,
@@ -63,7 +61,6 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl Registered {
-    /// Registers a window.
     pub(super) fn window(
         device: &Arc<Device>,
         registrations: &Arc<Registrations>,

@@ -19,7 +19,6 @@ pub(super) fn names(verbs: &'static Verbs) -> io::Result<Vec<String>> {
     Ok(list.devices().map(|device| list.name(device)).collect())
 }
 
-/// The devices here.
 struct List {
     verbs: &'static Verbs,
     first: NonNull<*mut ibv_device>,
@@ -116,7 +115,6 @@ impl Device {
         unsafe { (*self.context.as_ptr()).async_fd }
     }
 
-    /// The same, borrowed.
     pub(super) fn sign(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is the open context's, and stands as long as that.
         unsafe { BorrowedFd::borrow_raw(self.events()) }

@@ -8,18 +8,13 @@ use std::path::Path;
 use super::networks::{Network, is_mapped};
 pub use crate::adapter::GidKind;
 
-/// A device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenDevice {
-    /// Its name.
     pub name: String,
-    /// What it speaks.
     pub speaks: Speaks,
-    /// Its NUMA node.
     pub node: Option<u32>,
     /// Whether libibverbs has a driver for it.
     pub has_driver: bool,
-    /// Its ports.
     pub ports: Vec<SeenPort>,
 }
 
@@ -32,10 +27,8 @@ pub enum Speaks {
     Other(String),
 }
 
-/// A port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenPort {
-    /// Its number.
     pub number: u8,
     /// How far it has come, as the kernel says it.
     pub state: String,
@@ -52,7 +45,6 @@ pub struct SeenPort {
 pub struct SeenGid {
     /// Its place in the port's table.
     pub index: u8,
-    /// The address.
     pub gid: [u8; 16],
     /// What is spoken from it.
     pub kind: GidKind,
@@ -62,14 +54,11 @@ pub struct SeenGid {
     pub network_bits: u8,
 }
 
-/// A network device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenNetwork {
-    /// Its name.
     pub name: String,
     /// Whether it is up.
     pub is_up: bool,
-    /// Its NUMA node.
     pub node: Option<u32>,
 }
 

@@ -18,7 +18,6 @@ pub struct WantedDevice {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` names no card: {why}; a name is `device[:port[:gid index]]`, such as `mlx5_0` or `mlx5_0:1:3`")]
 pub struct BadName {
-    /// What was written.
     pub text: String,
     /// What is wrong with it.
     pub why: &'static str,

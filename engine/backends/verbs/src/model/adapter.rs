@@ -25,13 +25,10 @@ pub struct ModelAdapter {
 /// What an adapter has, and what it has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Queues that exist.
     pub queues: usize,
-    /// Registrations that exist.
     pub registrations: usize,
     /// Lists that were posted: doorbells.
     pub lists: u64,
-    /// Requests in them.
     pub requests: u64,
     /// Bytes that its queues moved.
     pub bytes: u64,
@@ -101,7 +98,6 @@ impl ModelAdapter {
         self.change(|adapter| adapter.is_held = true);
     }
 
-    /// Goes on.
     pub fn release(&self) {
         self.change(|adapter| adapter.is_held = false);
     }

@@ -16,7 +16,6 @@ use crate::adapter::{AsyncEvent, Opcode, RecvBuffer, Wc, WcStatus};
 /// What a try to carry something on came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tried {
-    /// Something happened.
     Moved,
     /// It goes on later, by itself.
     Later,

@@ -109,7 +109,6 @@ impl Connect for Dialer {
 }
 
 impl Dialer {
-    /// Connects what waited.
     fn go_on(&self) {
         self.waits.set(None);
         self.begun.take().into_iter().for_each(ConnectWork::run);

@@ -173,7 +173,6 @@ impl End {
         self.queue.post(requests, sges).unwrap_or_else(|failed| panic!("it is posted: {failed:?}"));
     }
 
-    /// The next completion.
     pub(crate) fn next(&mut self) -> WorkCompletion {
         self.take(1)[0]
     }

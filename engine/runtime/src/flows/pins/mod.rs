@@ -239,9 +239,9 @@ impl<E: Env> Pins<E> {
         (parent, isolation): (&RequestId, &Isolation),
         tokens: u64,
         (layout, own): (&Layout<E>, &Blocks),
-        within: Duration,
+        timeout: Duration,
     ) -> Result<Result<u64, Miss>, FlowError> {
-        Ok(self.inherit_from_begin(peer, (parent, isolation), tokens, (layout, own), within)?.wait())
+        Ok(self.inherit_from_begin(peer, (parent, isolation), tokens, (layout, own), timeout)?.wait())
     }
 
     /// Reports what may be the end of a request of a device, and keeps its blocks in the same step: whoever is told of the end can
@@ -317,9 +317,9 @@ impl<E: Env> Pins<E> {
         isolation: &Isolation,
         child: &RequestId,
         tokens: u64,
-        within: Duration,
+        timeout: Duration,
     ) -> Result<Result<Inherited<E>, Miss>, FlowError> {
-        Ok(self.inherit_begin(parent, isolation, child, tokens, within)?.wait())
+        Ok(self.inherit_begin(parent, isolation, child, tokens, timeout)?.wait())
     }
 
     /// What the parent's caller has left, as long as it is remembered, with blocks or without.

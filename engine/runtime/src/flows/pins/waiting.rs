@@ -36,11 +36,11 @@ impl<E: Env> Pins<E> {
         isolation: &Isolation,
         child: &RequestId,
         tokens: u64,
-        within: Duration,
+        timeout: Duration,
     ) -> Result<Inheriting<E>, FlowError> {
         let ask = ask(parent, isolation, child, tokens, None);
-        let until = self.engine.shared.env.now() + within;
-        let waited = self.call(|pins, now| pins.inherit_or_wait(ask, now + within, now))?;
+        let until = self.engine.shared.env.now() + timeout;
+        let waited = self.call(|pins, now| pins.inherit_or_wait(ask, now + timeout, now))?;
         Ok(Inheriting { pins: self.clone(), waited, until })
     }
 }
@@ -69,7 +69,6 @@ impl<E: Env> Inheriting<E> {
         Some(given.map(|given| Inherited::new(&self.pins.engine, given)))
     }
 
-    /// Waits for it.
     pub(super) fn wait(mut self) -> Result<Inherited<E>, Miss> {
         if let Waited::Later(key) = self.waited {
             let left = self.until.since(self.pins.engine.shared.env.now());
@@ -129,7 +128,7 @@ impl<E: Env> Pins<E> {
         (parent, isolation): (&RequestId, &Isolation),
         tokens: u64,
         (layout, own): (&Layout<E>, &Blocks),
-        within: Duration,
+        timeout: Duration,
     ) -> Result<InheritingFrom<E>, FlowError> {
         let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
@@ -137,13 +136,13 @@ impl<E: Env> Pins<E> {
             return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
         }
         layout.ground.check(own)?;
-        let until = shared.env.now() + within;
+        let until = shared.env.now() + timeout;
         let ours = shared.look_at_manager(|manager| manager.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
         let writing = Some(Writing::begin(&self.engine, layout.key, own.indices().to_vec())?);
         // One token at least is the child's to compute, and no more is lent than there is room for.
         let room = own.len() as u64 * u64::from(ours.block_tokens());
         let (to, tokens) = (key_of(&peer.state), tokens.min(room + 1));
-        let asked = shared.call_manager(|manager, now| manager.ask_parent(to, parent, isolation, tokens, within, now));
+        let asked = shared.call_manager(|manager, now| manager.ask_parent(to, parent, isolation, tokens, timeout, now));
         let stage = match asked {
             Ok(ask) => Stage::Asked(ask),
             Err(miss) => Stage::Over(Err(miss)),
@@ -270,7 +269,6 @@ impl<E: Env> InheritingFrom<E> {
         self.peer.submit(&plan, Submit::new().within(self.left())).map_err(|_| Cause::NoPath)
     }
 
-    /// Waits for it.
     pub(super) fn wait(mut self) -> Result<u64, Miss> {
         loop {
             if let Some(answer) = self.poll() {

@@ -38,7 +38,7 @@ impl<'a, E: Env> Destination<'a, E> {
 
     /// How long it may take in all.
     #[must_use]
-    pub fn within(mut self, within: Duration) -> Self {
+    pub fn timeout(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
@@ -95,8 +95,8 @@ impl<E: Env> Fetch<E> {
     }
 
     /// Waits until it has ended, and gives what has come, once. That it has not in this time ends the wait, and not the get.
-    pub fn wait(&self, within: Duration) -> Result<Result<Payload, RelayFailed>, FlowError> {
-        if let Err(failed) = self.inner.wait(within, |manager| ended(manager, self.key))? {
+    pub fn wait(&self, timeout: Duration) -> Result<Result<Payload, RelayFailed>, FlowError> {
+        if let Err(failed) = self.inner.wait(timeout, |manager| ended(manager, self.key))? {
             return Ok(Err(failed));
         }
         let words = |manager: &TransferManager| {
@@ -112,11 +112,11 @@ impl<E: Env> Fetch<E> {
     }
 
     /// Waits until nothing can land in its memory any more, which after a failure may take longer than its end. Answers whether that is so.
-    pub fn rest(&self, within: Duration) -> bool {
+    pub fn rest(&self, timeout: Duration) -> bool {
         let has_ended = |manager: &TransferManager| {
             manager.relays().get_state(self.key).is_none_or(|state| state.is_end()).then_some(())
         };
-        self.inner.wait(within, has_ended).is_ok()
+        self.inner.wait(timeout, has_ended).is_ok()
     }
 }
 

@@ -292,7 +292,7 @@ impl<E: Env> Relay<E> {
 
     /// Ends everything, tells all readers, and waits until nobody is at a berth any more. If that is so in time the berths' memory is given
     /// back and this answers `true`; if not, it may be called again.
-    pub fn close(&self, within: Duration) -> bool {
+    pub fn close(&self, timeout: Duration) -> bool {
         let Inner { engine, puts, gets, is_taken_back, .. } = &*self.inner;
         let shared = &engine.shared;
         if self.inner.engine.shared.is_inherited() {
@@ -301,10 +301,11 @@ impl<E: Env> Relay<E> {
         if is_taken_back.load(Ordering::Relaxed) {
             return true;
         }
-        let until = shared.env.now() + within;
+        let until = shared.env.now() + timeout;
         self.inner.close_manager();
         self.inner.bring_forward();
-        let is_quiet = engine.wait_for_manager(within, |manager| manager.relays().has_rested().then_some(())).is_some();
+        let is_quiet =
+            engine.wait_for_manager(timeout, |manager| manager.relays().has_rested().then_some(())).is_some();
         if !is_quiet || is_taken_back.swap(true, Ordering::Relaxed) {
             return is_quiet;
         }

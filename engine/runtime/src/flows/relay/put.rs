@@ -92,7 +92,7 @@ impl<'a, E: Env> Put<'a, E> {
 
     /// How long it may take in all, until its readers have it.
     #[must_use]
-    pub fn within(mut self, within: Duration) -> Self {
+    pub fn timeout(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
@@ -183,16 +183,16 @@ impl<E: Env> RelayOp<E> {
     }
 
     /// Waits until it has ended. That it has not in this time ends the wait, and not the put.
-    pub fn wait(&self, within: Duration) -> Result<Result<(), RelayFailed>, FlowError> {
-        self.inner.wait(within, |manager| manager.relays().put_result(self.key).cloned())
+    pub fn wait(&self, timeout: Duration) -> Result<Result<(), RelayFailed>, FlowError> {
+        self.inner.wait(timeout, |manager| manager.relays().put_result(self.key).cloned())
     }
 
     /// Waits until nobody is at its memory any more, which after a failure may take longer than its end. Answers whether that is so.
-    pub fn rest(&self, within: Duration) -> bool {
+    pub fn rest(&self, timeout: Duration) -> bool {
         let has_ended = |manager: &penstock_flows::TransferManager| {
             manager.relays().put_state(self.key).is_none_or(|state| state.is_end()).then_some(())
         };
-        self.inner.wait(within, has_ended).is_ok()
+        self.inner.wait(timeout, has_ended).is_ok()
     }
 }
 

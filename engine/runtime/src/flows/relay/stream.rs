@@ -52,9 +52,9 @@ impl<E: Env> Relay<E> {
     }
 
     /// What arrives next for a request, at most so long. That its request was given up ends the wait.
-    pub fn arrival(&self, request: &RequestId, within: Duration) -> Result<Arrival, FlowError> {
+    pub fn arrival(&self, request: &RequestId, timeout: Duration) -> Result<Arrival, FlowError> {
         let env = &self.inner.engine.shared.env;
-        let until = env.now() + within;
+        let until = env.now() + timeout;
         loop {
             let left = until.since(env.now());
             let found = self.inner.wait(left, |manager| has_news(manager, request).then_some(()));
@@ -63,7 +63,7 @@ impl<E: Env> Relay<E> {
                 return Ok(arrival);
             }
             if found.is_err() {
-                return Err(FlowError::Nothing(within));
+                return Err(FlowError::Nothing(timeout));
             }
         }
     }
@@ -73,9 +73,9 @@ impl<E: Env> Relay<E> {
         &self,
         request: &RequestId,
         sources: &[EngineName],
-        within: Duration,
+        timeout: Duration,
     ) -> Result<StreamJoin<E>, FlowError> {
-        let key = self.inner.call(|relays, now| relays.join(request, sources, within, now))?;
+        let key = self.inner.call(|relays, now| relays.join(request, sources, timeout, now))?;
         Ok(StreamJoin { inner: Arc::clone(&self.inner), key })
     }
 }
@@ -101,8 +101,8 @@ impl<E: Env> StreamJoin<E> {
     }
 
     /// Waits until it has ended.
-    pub fn wait(&self, within: Duration) -> Result<Result<Vec<Announced>, RelayFailed>, FlowError> {
-        self.inner.wait(within, |manager| manager.relays().join_result(self.key).cloned())
+    pub fn wait(&self, timeout: Duration) -> Result<Result<Vec<Announced>, RelayFailed>, FlowError> {
+        self.inner.wait(timeout, |manager| manager.relays().join_result(self.key).cloned())
     }
 }
 
@@ -124,8 +124,8 @@ impl<E: Env> Stream<E> {
     }
 
     /// All chunks were put: readers hear of the end behind the last one. It goes on until each has heard, at most so long.
-    pub fn finish(&self, within: Duration) -> Result<(), FlowError> {
-        Ok(self.inner.call(|relays, now| relays.finish(self.key, None, within, now))?)
+    pub fn finish(&self, timeout: Duration) -> Result<(), FlowError> {
+        Ok(self.inner.call(|relays, now| relays.finish(self.key, None, timeout, now))?)
     }
 
     /// It has failed: readers hear these words at once, and get nothing more of it.
@@ -140,8 +140,8 @@ impl<E: Env> Stream<E> {
     }
 
     /// Waits until it has ended.
-    pub fn wait(&self, within: Duration) -> Result<Result<(), RelayFailed>, FlowError> {
-        self.inner.wait(within, |manager| ended(manager, self.key))
+    pub fn wait(&self, timeout: Duration) -> Result<Result<(), RelayFailed>, FlowError> {
+        self.inner.wait(timeout, |manager| ended(manager, self.key))
     }
 }
 

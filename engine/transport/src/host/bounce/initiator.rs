@@ -15,7 +15,6 @@ use crate::remote::TargetMediatedMemory;
 /// Slots whose bytes are copied into local memory before the worker looks at anything else.
 const LANDINGS_PER_POLL: usize = 4;
 
-/// One worker's bank.
 pub(crate) struct RequestBank {
     banks: Banks,
     worker: usize,

@@ -29,7 +29,6 @@ pub struct Question {
     pub direction: Direction,
     /// Whether the whole transfer is too large to be worth caching.
     pub hint: Hint,
-    /// The owner's region.
     pub key: RegionKey,
     /// The revision of the owner's gate that the plan was checked against.
     pub revision: u64,

@@ -39,7 +39,6 @@ impl Sink for Reports {
     }
 }
 
-/// One engine's part.
 struct Side {
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
