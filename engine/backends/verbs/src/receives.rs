@@ -102,7 +102,7 @@ impl Receives {
                 let id = self.free.pop().expect("as many as were counted");
                 let (slab, slot) = self.slots[id as usize];
                 let sge = self.slabs[slab as usize].sge(0, slot as usize, SLOT_BYTES);
-                *recv = RecvBuffer { id: id.into(), sge: sge };
+                *recv = RecvBuffer { id: id.into(), sge };
                 self.last += 1;
                 self.given_as[id as usize] = self.last;
                 self.order.push_back((self.last, id));

@@ -121,7 +121,7 @@ fn a_call_goes_to_whom_it_is_for_and_to_nobody_else() {
         let mut stranger = Half::new(&network, MANAGED);
         let cm = Some(CmConnect { call, token });
         let there = stranger.endpoint(0);
-        let connecting = ConnectParams { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, cm: cm };
+        let connecting = ConnectParams { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, cm };
         stranger.queues[0].connect(&connecting).expect_err("nobody is called so")
     };
     let not_met = |error: AdapterError| match error {
@@ -181,7 +181,7 @@ fn a_waiting_queue_that_waits_in_vain_says_so() {
     let mut half = Half::new(&network, MANAGED);
     let cm = half.expect(MANAGED)[0];
     let there = half.endpoint(0);
-    let connecting = ConnectParams { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, cm: cm };
+    let connecting = ConnectParams { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, cm };
     assert_eq!(half.queues[0].connect(&connecting).unwrap(), Connected::NotYet);
     network.advance(Duration::from_secs(6));
     assert_eq!(half.queues[0].cm_state().unwrap(), Connected::NotYet);

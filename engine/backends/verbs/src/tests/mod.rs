@@ -324,7 +324,7 @@ impl Side {
 
     fn supply(&mut self, rail: usize, slot: usize) {
         let sge = self.receives[rail].sge(0, slot, SLOT_BYTES);
-        let supplied = self.cqs[rail].post_recv(&[RecvBuffer { id: slot as u64, sge: sge }]);
+        let supplied = self.cqs[rail].post_recv(&[RecvBuffer { id: slot as u64, sge }]);
         assert!(supplied.is_ok() || self.channel.rails[rail].is_dead, "only a card that has failed takes none");
     }
 
