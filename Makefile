@@ -69,12 +69,12 @@ guard: ## count the instructions of the hot path (needs valgrind) and hold them 
 	@$(CARGO) build --quiet --locked --release --package penstock-micro --package penstock-lab --package penstock-capi
 	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- guard
 
-# A tool of its own, which takes a minute and a half to build; what it writes is committed.
+# A tool of its own, built without optimisation, which takes longer than its run; what it writes is committed.
 CBINDGEN_VERSION := 0.29.2
 CBINDGEN := target/tools/bin/cbindgen
 
 $(CBINDGEN):
-	@$(CARGO) install --quiet --locked --version $(CBINDGEN_VERSION) --root target/tools cbindgen
+	@$(CARGO) install --quiet --debug --locked --version $(CBINDGEN_VERSION) --root target/tools cbindgen
 
 cbindgen: $(CBINDGEN)
 
