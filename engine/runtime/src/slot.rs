@@ -4,11 +4,11 @@
 //! exactly once. Stopping takes the same word: once the stop bit is up and no unit is in anybody's
 //! hands, no byte of this transfer moves any more, and that moment is the transfer's quiescence.
 //!
-//! A hand is *remote* when what it holds was given up and only the peer may still be at it: it keeps the
+//! A claim is *remote* when what it holds was given up and only the peer may still be at it: it keeps the
 //! transfer from ending, but nothing of this engine's memory is touched for it.
 //!
 //! ```text
-//! claims   stop 1 | finished 1 | hands 13 | remote hands 13 | next unit 36
+//! claims   stop 1 | finished 1 | claims 13 | remote claims 13 | next unit 36
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -183,7 +183,7 @@ impl Slot {
     /// Takes the next of `units` units into the caller's hands, at least one and at most `most` of them.
     pub(crate) fn claim(&self, units: u64, most: u64) -> UnitClaim {
         // SYNC claims: pairs with stop()'s fetch_or: either this claim sees the stop bit or the
-        // stopper sees this hand.
+        // stopper sees this claim.
         let before = self.claims.fetch_add(IN_FLIGHT + most, Ordering::AcqRel);
         let next = before & NEXT_MASK;
         if before & (STOP | FINISHED) == 0 && next < units {
@@ -197,7 +197,7 @@ impl Slot {
 
     /// The claimed units have moved so many bytes. Answers whether the caller finishes the transfer.
     pub(crate) fn moved(&self, bytes: u64, units: u64) -> bool {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the hand below.
+        self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
         self.release(units)
     }
 
@@ -206,27 +206,27 @@ impl Slot {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// One hand more, for a batch that goes on by itself; the caller has one already.
+    /// One claim more, for a batch that goes on by itself; the caller has one already.
     pub(crate) fn add_in_flight(&self) {
         self.claims.fetch_add(IN_FLIGHT, Ordering::Relaxed); // Released with the caller's own.
     }
 
-    /// A batch is given up that the peer may still be at: its hand becomes a remote one.
+    /// A batch is given up that the peer may still be at: its claim becomes a remote one.
     pub(crate) fn leave_to_peer(&self) {
         self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the word.
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
 
     /// Bytes set off over a lane that acknowledges them before they are placed: until somebody closes it, they may still land. The
-    /// caller has a hand of the transfer.
+    /// caller has a claim of the transfer.
     pub(crate) fn open_remote(&self) {
-        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the hand.
+        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the claim.
     }
 
     /// The peer is not at a given-up batch any more, and has moved so many bytes. Answers whether the
     /// caller finishes the transfer.
     pub(crate) fn moved_remotely(&self, bytes: u64, units: u64) -> bool {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the hand below.
+        self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
         self.close_remote();
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
@@ -255,7 +255,7 @@ impl Slot {
     /// The transfer does not wait for a batch any longer that may still touch this engine's memory, and the peer's.
     /// Answers whether the caller finishes it.
     pub(crate) fn leave_open(&self, units: u64) -> bool {
-        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the hand.
+        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the claim.
         self.local_open.fetch_add(1, Ordering::Relaxed); // As above.
         self.release_in_flight(IN_FLIGHT, units)
     }
@@ -300,7 +300,7 @@ impl Slot {
 
     /// The same, if nobody has claimed anything of it and nobody has asked for its end; else it goes on as it does.
     pub(crate) fn stop_unclaimed(&self, stage: Stage, failure: impl Into<Failure>) -> bool {
-        // SYNC claims: pairs with claim()'s fetch_add: who claims behind this sees the stop bit, and with this hand is not the last.
+        // SYNC claims: pairs with claim()'s fetch_add: who claims behind this sees the stop bit, and with this claim is not the last.
         if self.claims.compare_exchange(0, IN_FLIGHT | STOP, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }
@@ -324,7 +324,7 @@ impl Slot {
 
     /// Whether somebody has something of it in hand that touches this engine's memory.
     pub(crate) fn is_busy_here(&self) -> bool {
-        let claims = self.claims.load(Ordering::Acquire); // SYNC claims: pairs with release_hand() and give_up_hand()
+        let claims = self.claims.load(Ordering::Acquire); // SYNC claims: pairs with release_in_flight() and leave_to_peer()
         // SYNC local-open: pairs with close_local()
         (claims & IN_FLIGHT_MASK) / IN_FLIGHT != (claims & REMOTES_MASK) / REMOTE
             || self.local_open.load(Ordering::Acquire) != 0

@@ -43,7 +43,7 @@ pub struct Caps {
     /// Whether [`crate::Lane::post`] has moved the bytes when it returns, where this side reaches the memory
     /// itself; [`crate::RemoteMemory::is_synchronous`] says it for one region.
     pub synchronous: bool,
-    /// Whether an announcement may be made while batches of its transfer are still under way on the same lane.
+    /// Whether an notification may be made while batches of its transfer are still under way on the same lane.
     pub ordered: bool,
     /// Whether several workers share one large transfer. Where this processor moves the bytes they do; where a card does,
     /// one worker posts as fast as all of them.

@@ -28,7 +28,7 @@ pub struct Batch<'a> {
     pub direction: Direction,
     /// The local region's memory.
     pub local: &'a Window,
-    /// The local region's name, by which a lane that lands bytes later sees whether it was withdrawn.
+    /// Id and generation of the local region: a lane that copies into it later looks up by them whether it was withdrawn.
     pub local_key: RegionKey,
     /// The remote region's memory, as this process reaches it.
     pub remote: &'a RemoteMemory,
@@ -38,9 +38,10 @@ pub struct Batch<'a> {
     pub hint: Hint,
     /// What the plan was checked against.
     pub expected: Revisions,
-    /// What accepted spans are reported under; of no meaning where [`RemoteMemory::is_synchronous`].
+    /// Completion id (a `wr_id`) under which [`Sink::completed`] reports accepted spans. Unused where
+    /// [`RemoteMemory::is_synchronous`].
     pub token: u64,
-    /// Which transfer it belongs to: an announcement behind it names the same.
+    /// Which transfer it belongs to: an notification behind it names the same.
     pub transfer: u64,
     /// Bytes of that whole transfer.
     pub whole: u64,
@@ -83,15 +84,14 @@ pub enum Posted {
     Accepted(usize),
 }
 
-/// What giving up an accepted batch answers.
+/// What cancelling an accepted batch has achieved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelledOp {
-    /// Nothing of it touches any memory any more. No completion will come.
+    /// It touches no memory of either side any more. No completion follows.
     Quiet,
-    /// It does not touch this engine's memory any more, but the peer may still be at it. The
-    /// completion comes when it is not, with the bytes that were moved after all.
+    /// It touches this engine's memory no more, but maybe the peer's. A completion with the bytes moved follows.
     RemoteOpen,
-    /// It may still touch this engine's memory. The completion comes when it does not.
+    /// It may still touch this engine's memory. A completion follows when it does not.
     Open,
 }
 
@@ -100,7 +100,8 @@ pub enum CancelledOp {
 pub enum PostError {
     /// No room now; try again after polling.
     Full,
-    /// Memory was withdrawn since the plan was checked; see whether it concerns this plan. Nothing was moved.
+    /// The gates are at these revisions, not at the expected ones: check the plan against the withdrawals and post again.
+    /// Nothing was moved.
     Withdrawn(Revisions),
     /// A span reaches outside its window, or the destination may not be written. Nothing was moved.
     OutOfBounds,
@@ -144,7 +145,7 @@ pub struct CounterRef {
     pub generation: u32,
 }
 
-/// What the peer shall hear once all bytes of a transfer have landed.
+/// Notification and counter increment that the peer gets once all bytes of a transfer have landed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NotifyRequest<'a> {
     /// The transfer whose batches come before it.
@@ -175,10 +176,10 @@ pub struct FlushRequest {
     pub token: u64,
 }
 
-/// What became of an announcement.
+/// What became of an notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotifyPosted {
-    /// The peer was told. Whether its counter, if one was named, was still there to be counted up.
+    /// Delivered. False if a counter was named that does not exist any more.
     Delivered(bool),
     /// It is under way and will be reported by [`Sink::completed`] like a batch: `Ok(1)` if the peer was told
     /// all of it, `Ok(0)` if its counter was gone, a cause if it was not told.
@@ -228,7 +229,8 @@ pub trait Lane: Send {
     /// once they have landed, and not at all if one of them fails.
     fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError>;
 
-    /// The worker has nothing more to post for now: what was accepted leaves.
+    /// Sends what was accepted and not sent yet (rings the doorbell); waits for no completion. Called when the worker has
+    /// nothing more to post for now.
     fn flush(&mut self) -> Result<(), LaneFault> {
         Ok(())
     }
@@ -247,9 +249,9 @@ pub trait Lane: Send {
         false
     }
 
-    /// Proves that nothing of a transfer lands at the peer any more, of which nothing is posted from here on: all that was is placed,
-    /// or never will be. Where that takes an answer of the peer it is [`NotifyPosted::Accepted`] and reported by [`Sink::completed`]
-    /// when it has come; it is not given up, but ends with the lane at the latest.
+    /// Proves that nothing of a transfer can land at the peer any more: all that was posted is placed or dropped. The
+    /// caller posts nothing more of it. If it takes a round trip, this is [`NotifyPosted::Accepted`] and [`Sink::completed`]
+    /// reports the end. It cannot be cancelled; it ends with the lane at the latest.
     fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
         let _ = proof;
         Ok(NotifyPosted::Delivered(true))

@@ -15,7 +15,7 @@ use crate::lane::{Lane, LaneFault};
 use crate::peer_view::PeerView;
 use crate::remote::{AccessPath, RemoteMemory};
 
-/// Descriptors that ride with an offer or an announcement, in the order they are sent. They are
+/// Descriptors that ride with an offer or an notification, in the order they are sent. They are
 /// shared, because the same pool is announced to many peers.
 pub type Fds = Vec<Arc<OwnedFd>>;
 
@@ -32,7 +32,7 @@ pub struct LocalEnd {
     pub peer_index: u32,
 }
 
-/// The same about the peer, in its own words, and what the operating system says.
+/// What the peer reports of itself, and what the operating system says about its process.
 #[derive(Debug, Clone)]
 pub struct RemoteEnd {
     /// The host it says it runs on.
@@ -60,7 +60,7 @@ pub struct AdvertisedRegion<'a> {
     pub bytes: u64,
     /// What peers may do to it.
     pub rights: Rights,
-    /// The transport's own words about how to reach it.
+    /// Opaque bytes with which the peer's side of this transport reaches the region (as a packed rkey is).
     pub path: &'a [u8],
 }
 
@@ -125,7 +125,7 @@ pub enum JoinError {
     },
 }
 
-/// Who registers what where.
+/// Exports regions of this engine to one peer, and imports the peer's.
 ///
 /// A region is announced to every peer once, with what the peer needs to reach it; a peer's region
 /// is imported once, when a plan first needs it.
@@ -186,12 +186,13 @@ pub trait Streams: Send + Sync {
     fn attach(&self, index: usize, stream: OwnedFd) -> Result<(), AttachError>;
 }
 
-/// Words that lanes exchange over the session's control channel: few, small, in order, for what cannot go over a path that is broken.
+/// Transport messages: few and small, in order, between the lanes of both sides over the control connection, for what
+/// cannot be sent over a broken data path.
 pub trait TransportMessages: Send + Sync {
-    /// From now on words leave this way. Called once, when the session stands.
+    /// The session is established: messages leave through `say` from now on. Called once.
     fn start(&self, say: ControlSender);
 
-    /// The peer's lanes have said something. An error says that nobody who keeps to the rules says that.
+    /// A message of the peer's lanes. An error says that it violates the protocol.
     fn on_message(&self, words: &[u8]) -> Result<(), LaneFault>;
 }
 
@@ -257,9 +258,9 @@ pub trait Transport: Send + Sync {
         Ok(None)
     }
 
-    /// A region is gone for good, and proven quiet or given up: what was registered for it ends, up to this generation of
-    /// its id, which may be another region's by now. Once for each region. Who registers when it exports looks whether
-    /// the region is live under the lock under which it forgets: a region may be exported while it goes.
+    /// Drops what this transport has registered for the region (memory registrations on NICs, say), up to generation
+    /// `last`: newer generations of the id are another region. Called once per region, when it is quiesced or abandoned.
+    /// A transport that registers in `export` must check that the region is live under the lock that this takes.
     fn forget(&self, region: RegionId, last: Generation) {
         let _ = (region, last);
     }

@@ -1,8 +1,7 @@
 //! What this engine knows of a peer: which memory it has withdrawn, and which of its workers copy.
 //!
-//! Peers on one host show each other words in shared memory. Peers on different hosts only tell each
-//! other, so what is known here is as old as the last word that came; then the peer itself checks
-//! every operation before it touches a byte, and nothing here has to be proven about it.
+//! On one host these words are in shared memory. Between hosts they are reported in messages and may lag behind: then
+//! the peer's workers check every operation ([`PeerView::Reported`]), or a fence tracks its NICs ([`PeerView::Fenced`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,21 +20,21 @@ use crate::lane::CounterRef;
 pub enum PeerView {
     /// Words of the peer in memory that both map.
     Shared(Arc<PeerSegments>),
-    /// Only what it has told. It reaches this engine's memory through this engine's own workers.
+    /// Known only from its messages. Its bytes reach this engine's memory through this engine's own workers.
     Reported(Arc<RemoteGateLog>),
-    /// Only what it has told, and its card reaches this engine's memory by itself.
+    /// Known only from its messages, while its NIC accesses this engine's memory directly; the fence tracks that.
     Fenced(Arc<RemoteGateLog>, Arc<dyn Fence>),
 }
 
 /// What is known of cards that touch this engine's memory for one session: its own and the peer's.
 pub trait Fence: Send + Sync {
-    /// Whether nothing can touch withdrawn memory any more that began before this engine's log had come to `revision`.
+    /// Whether no RDMA operation that was posted under a revision of this engine's log older than `revision` is outstanding.
     fn has_passed(&self, revision: u64) -> bool;
 
-    /// It must have passed soon, whatever the peer does: who has not answered is cut off.
+    /// Makes the fence pass soon, whatever the peer does: rails that have not passed `revision` are cut off.
     fn force(&self, revision: u64);
 
-    /// The peer has told of withdrawals: its cards shall say when everything older has ended.
+    /// The peer has reported withdrawals: this engine's lanes now send it a fence behind all that was posted before.
     fn on_withdrawals(&self);
 }
 
@@ -73,12 +72,13 @@ impl RemoteGateLog {
         self.revision.fetch_max(revision, Ordering::Relaxed);
     }
 
-    /// How far its log had come when it was last heard of.
+    /// The newest revision that the peer has reported; the entries up to it may not be here yet (see [`Self::copied`]).
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// The peer has told what it withdrew after revision `since`. What was told before and does not join on to it is forgotten.
+    /// Appends reported withdrawals, of which the first has revision `since + 1`. If they do not follow on what is held
+    /// here, the older entries are dropped.
     pub fn learn(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         let until = since.saturating_add(list.len() as u64);
         let mut log = self.log();
@@ -109,7 +109,8 @@ impl RemoteGateLog {
         self.copied.load(Ordering::Relaxed)
     }
 
-    /// Whether anything that it has told of after revision `since` concerns these extents, (offset, length), of a region of its.
+    /// Checks that no withdrawal reported after revision `since` overlaps these extents, (offset, length), of a region of
+    /// the peer. The error says what kind did, or that the log no longer reaches back far enough.
     pub fn still_stands(
         &self,
         since: u64,
@@ -122,7 +123,7 @@ impl RemoteGateLog {
     fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
         let log = self.log();
         let until = self.copied.load(Ordering::Relaxed);
-        // Who knows more than was told, or was told of no step that it misses, has nothing to learn here; the peer looks itself.
+        // If nothing after `since` was reported, the list is empty, also for a caller that knows of a newer revision.
         let missing = until.saturating_sub(since);
         match usize::try_from(missing) {
             Ok(missing) if missing <= log.steps.len() => {
@@ -148,8 +149,8 @@ impl PeerView {
         }
     }
 
-    /// What the peer withdrew after revision `since`, as far as it is known here. Who is only told may be late, and is then
-    /// refused by the peer, which compares with the revision that a plan was really checked against.
+    /// What the peer withdrew after revision `since`, as far as it is known here. A reported log may lag behind: a peer
+    /// whose workers move the bytes then refuses the operation; over RDMA its revocation waits for the fence.
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
         match self {
             Self::Shared(segments) => segments.owner_state.withdrawals_since(since),
@@ -166,8 +167,8 @@ impl PeerView {
         }
     }
 
-    /// Whether the peer has withdrawn nothing of this region after revision `since`, as far as it is known here: the answer where its log
-    /// does not reach back. It may be false where that was another region's.
+    /// Whether no withdrawal after revision `since` concerned this region, as far as it is known here; used where the log
+    /// does not reach back that far. May be false without cause: regions equal modulo `REGION_WORDS` share one entry.
     pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         match self {
             Self::Shared(segments) => segments.owner_state.is_untouched_since(region, since),
@@ -175,7 +176,7 @@ impl PeerView {
         }
     }
 
-    /// How many sessions at this place of its table have ended on the peer's side.
+    /// How many sessions with index `peer_index` in the peer's table the peer's workers have left. Always 0 between hosts.
     pub fn departures(&self, peer_index: u32) -> u64 {
         match self {
             Self::Shared(segments) => segments.owner_state.departures(peer_index),
@@ -183,7 +184,7 @@ impl PeerView {
         }
     }
 
-    /// Whether the thread that stands for the peer lives.
+    /// Whether the peer's liveness thread runs, by the lock that the kernel marks at its death. `Unknown` between hosts.
     pub fn life(&self) -> Life {
         match self {
             Self::Shared(segments) => segments.owner_state.life(),

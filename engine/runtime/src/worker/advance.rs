@@ -94,7 +94,8 @@ pub(crate) fn move_units(
         }
         (number, from) = (number + units, 0);
     }
-    // A copy that was frozen meanwhile may have written old pages: it must not count as moved.
+    // The peer may have renewed the range while this process was stopped in a copy: the bytes are in old pages then, and
+    // must not count as moved.
     (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
 }
 
@@ -236,7 +237,7 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// Whether no other transfer waits for the end of what this worker is about to do.
+    /// Whether this worker has one active transfer, and no command, call or blocked notification waits.
     #[inline]
     fn has_one_transfer(&self) -> bool {
         self.active[0].len() + self.active[1].len() == 1
@@ -343,11 +344,11 @@ enum End {
     Drop,
     /// Its lane has no room.
     Wait,
-    /// Nobody has anything of it in hand.
+    /// No claim of it is left: this worker ends it.
     Finish,
 }
 
-/// Tells the peer what it shall hear, under this token if that takes longer; then there is no answer yet.
+/// Posts the transfer's notification and counter increment. `None`: accepted, and completed later under `token`.
 fn send_notify(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) -> Result<Option<Notified>, PostError> {
     let notify = &command.notify;
     if notify.is_empty() {
@@ -370,8 +371,8 @@ fn send_notify(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) 
     })
 }
 
-/// Lets the announcement of a transfer follow its batches, all of which are posted, where its lane keeps their order. What
-/// cannot be made now is made when they have landed. The caller has a hand of the transfer.
+/// Posts the notification right behind the batches of its transfer, all of which are posted, where the lane keeps their
+/// order. If that fails now, it is posted after they have landed. The caller has a claim of the transfer.
 #[inline(never)]
 fn post_notify(current: &mut Active, slot: &Slot, joined: &mut Joined, in_flight: &mut InFlightOps) {
     let Active { command, notify_state, .. } = &*current;

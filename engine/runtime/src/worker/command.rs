@@ -14,14 +14,14 @@ use crate::plan::Plan;
 /// Who goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Priority {
-    /// Before everything else, to its end.
+    /// Ahead of bulk transfers: each turn moves at most 64 units of urgent ones, then a few of bulk ones.
     Urgent = 0,
     /// In turns with its like, a unit at a time.
     #[default]
     Bulk = 1,
 }
 
-/// What the peer shall hear when all bytes have landed. The payload is kept with the slot.
+/// Notification and counter increment that the peer gets once all bytes have landed. The payload is kept with the slot.
 #[derive(Clone, Default)]
 pub(crate) struct NotifySpec {
     pub(crate) counter: Option<CounterRef>,
@@ -71,22 +71,23 @@ pub(crate) struct Active {
     pub(crate) stalled: bool,
     /// How far it was given up here.
     pub(crate) given_up: GivenUp,
-    /// How far its announcement is.
+    /// How far its notification is.
     pub(crate) notify_state: NotifyState,
-    /// Its lane has carried bytes to the peer that may not be placed when they are acknowledged: its slot is open there.
+    /// Its lane acknowledges writes before they are placed: its slot counts as open at the peer until a notification, a
+    /// remote flush or its success closes it.
     pub(crate) needs_flush: bool,
 }
 
-/// How far an announcement is that its lane only accepts.
+/// State of a notification that completes asynchronously.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotifyState {
-    /// It was not made yet.
+    /// Not posted.
     NotPosted,
-    /// It follows the batches of its transfer on their lane, under this token.
+    /// Posted behind the batches of its transfer on the same lane, under this token.
     Behind(u64),
-    /// Nothing else of the transfer is under way any more; under this token.
+    /// Posted under this token after all batches of the transfer had ended.
     Alone(u64),
-    /// It has ended so.
+    /// Completed, with this result.
     Ended(Notified),
 }
 
@@ -116,14 +117,14 @@ impl Active {
     }
 }
 
-/// How far a transfer with batches under way was given up.
+/// How far a transfer with operations in flight was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GivenUp {
     /// Not at all.
     No,
-    /// It ends as soon as its batches have, wherever they are.
+    /// It ends when all its batches have ended, also those that only the peer still executes.
     Gently,
-    /// It ends whatever the peer does.
+    /// It ends now, without the batches still in flight.
     Fully,
 }
 

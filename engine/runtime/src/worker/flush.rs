@@ -1,7 +1,7 @@
 //! Transfers that end while what they wrote may not be placed.
 //!
 //! Some lanes say that bytes have moved when the peer's card has them, which is before the peer's memory does. A transfer that ends
-//! well leaves it at that, and its announcement says more. One that ends otherwise has an owner at the peer who wants to
+//! well leaves it at that, and its notification says more. One that ends otherwise has an owner at the peer who wants to
 //! know when nothing of it lands any more: its slot says that it is open there from its first batch on, until the lane has proven
 //! the opposite. The transfer itself does not wait for that; its slot does.
 
@@ -21,7 +21,7 @@ pub(super) struct PendingFlush {
     whole: u64,
 }
 
-/// So many batches have set off over a lane that acknowledges early. The caller has a hand of their transfer.
+/// So many batches have set off over a lane that acknowledges early. The caller has a claim of their transfer.
 pub(super) fn is_open_from_now(active: &mut Active, slot: &Slot, departed: u32) {
     let writes = active.command.plan.as_ref().is_some_and(|plan| plan.inner.shape.direction() == Direction::Write);
     if writes && departed > 0 && !active.needs_flush {
@@ -31,7 +31,7 @@ pub(super) fn is_open_from_now(active: &mut Active, slot: &Slot, departed: u32) 
 }
 
 impl<E: Env> Worker<E> {
-    /// A transfer ends well: whoever wants to know more than that it was acknowledged has it announced.
+    /// A transfer succeeds: its slot no longer counts as open at the peer, and no remote flush is posted.
     pub(super) fn flush_is_not_needed(&self, active: &Active) {
         if active.needs_flush {
             self.shared.slots.get(active.command.key).expect("a worker holds its slots").close_remote();
@@ -50,7 +50,8 @@ impl<E: Env> Worker<E> {
         self.shared.let_go(active.command.key);
     }
 
-    /// Nothing more of a transfer is posted here, and it does not end well.
+    /// Queues the remote flush, if one is needed, of a transfer that does not succeed and of which nothing more is posted
+    /// here.
     pub(super) fn require_flush(&mut self, active: &Active) {
         if !active.needs_flush || joined(&mut self.lanes, &active.command.peer).is_none() {
             return; // Of a lane that is gone nothing can be proven: the slot goes on saying that it is open.
@@ -61,7 +62,7 @@ impl<E: Env> Worker<E> {
         self.pending_flushes.push(PendingFlush { key, peer_index, whole });
     }
 
-    /// Asks the lanes for what is owed, in its order and as far as they have room. Answers whether any had.
+    /// Posts the queued remote flushes, as far as the lanes have room. Answers whether any left the queue.
     #[cold]
     pub(super) fn post_flushes(&mut self) -> bool {
         let before = self.pending_flushes.len();
@@ -72,7 +73,7 @@ impl<E: Env> Worker<E> {
         self.pending_flushes.len() < before
     }
 
-    /// Asks for one. Answers whether it is owed no more.
+    /// Posts one. Answers whether it left the queue.
     fn post_flush(&mut self, &PendingFlush { key, peer_index, whole }: &PendingFlush) -> bool {
         if self.blocked.contains(&peer_index) {
             return false;

@@ -1,13 +1,11 @@
 //! Batches that a lane has accepted and will finish later.
 //!
-//! Each of them holds a hand of its transfer, so a transfer ends when its last batch has: whoever
-//! gives that hand back finishes it. A worker keeps the command of a transfer for as long as it has
-//! batches of it under way, in its class or, when there is nothing to post now, among the waiting.
+//! Each holds one claim of its transfer's slot; whichever worker releases the last one finishes the transfer. While
+//! batches are in flight, the worker keeps the command: in its class, or in `waiting` if there is nothing to post.
 //!
-//! A transfer that is given up ends when its batches have: those that the peer has not begun are taken back at once,
-//! the others are waited for. At its deadline, at the session's end, or when somebody who cancelled has waited
-//! long enough, it ends without them; their places in the table stay, and the transfer's slot with them,
-//! until the lane says that the peer is not at them any more.
+//! Cancelling takes back batches that the peer has not begun and waits for the others. At its deadline, at the
+//! session's end, or when a cancel has waited long enough, the transfer ends without them; their table entries and the
+//! transfer's slot stay until the lane reports that the peer is done with them.
 
 use std::sync::Arc;
 
@@ -20,7 +18,7 @@ use super::{Worker, joined};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
 
-/// One accepted batch, or an announcement.
+/// One accepted batch, or an notification.
 #[derive(Clone, Copy)]
 pub(crate) struct InFlight {
     pub(crate) key: Key,
@@ -34,16 +32,16 @@ pub(crate) struct InFlight {
     is_open_here: bool,
 }
 
-/// How an accepted batch stands to its transfer.
+/// How an in-flight operation relates to its transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OpState {
-    /// It has a hand of it.
+    /// It holds a claim of the transfer.
     Wanted,
-    /// It was given up, and the peer may still be at it; the transfer waits for it all the same.
+    /// It was cancelled; the peer may still execute it, and the transfer waits for it.
     GivenUp,
-    /// The transfer has ended without it, or it is the proof of what that has left behind.
+    /// The transfer ended without it; or it is the remote flush of an ended transfer.
     LeftBehind,
-    /// An announcement that nobody waits for any more.
+    /// It is a notification whose result no longer matters.
     Forgotten,
 }
 
@@ -129,7 +127,7 @@ impl InFlightOps {
         Some(op)
     }
 
-    /// Nobody waits for this announcement any more; its place stays until the lane has done with it.
+    /// Nobody waits for this notification any more; its place stays until the lane has done with it.
     pub(super) fn forget(&mut self, token: u64) {
         if let Some(op) = self.get_mut(token) {
             op.state = OpState::Forgotten;
@@ -152,7 +150,7 @@ impl InFlightOps {
         self.unflushed.pop()
     }
 
-    /// The next token after this one, by its place, of those whose flight is meant.
+    /// The next token after `after`, in table order, whose operation satisfies `is_meant`.
     fn next_where(&self, after: Option<u64>, is_meant: impl Fn(&InFlight) -> bool) -> Option<u64> {
         let first = after.map_or(0, |token| token as u32 as usize + 1);
         (first..self.places.len()).find_map(|index| {
@@ -167,7 +165,7 @@ impl InFlightOps {
     }
 }
 
-/// Who is told what of a batch a lane accepts.
+/// Supplies token and transfer of the next batch, and records that the lane has accepted it.
 pub(crate) trait OpTracker {
     /// The token of the next batch.
     fn token(&mut self) -> u64;
@@ -286,7 +284,7 @@ impl<E: Env> Worker<E> {
         self.op_completed(op.key, finishes);
     }
 
-    /// A batch has given its hand back: finishes the transfer if it was the last.
+    /// A batch has given its claim back: finishes the transfer if it was the last.
     pub(super) fn op_completed(&mut self, key: Key, finishes: bool) {
         let is_it = |active: &Active| active.command.key == key;
         if let Some(place) = self.waiting.iter().position(is_it) {
@@ -327,7 +325,7 @@ impl<E: Env> Worker<E> {
         let shared = Arc::clone(&self.shared);
         let (key, peer) = (active.command.key, Arc::clone(&active.command.peer));
         let slot = shared.slots.get(key).expect("a worker holds its slots");
-        // This worker has a hand of it, so it is not finished here.
+        // This worker has a claim of it, so it is not finished here.
         slot.stop(stage, failure);
         let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
         let (mut has_freed, mut last) = (false, None);
@@ -361,7 +359,7 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// Gives one batch up. Answers whether its place in the lane is free again, and, if its hand was given
+    /// Gives one batch up. Answers whether its place in the lane is free again, and, if its claim was given
     /// back, whether that was the last.
     fn cancel_in_flight(
         &mut self,

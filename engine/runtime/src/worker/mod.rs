@@ -57,9 +57,9 @@ const URGENT_UNITS_PER_TURN: u64 = 64;
 const URGENT_UNITS_AT_ONCE: u64 = 16;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
-/// Turns in which lanes had something and nothing else was done, until the drivers are asked for more.
+/// Drivers run every turn; while lanes have something and nothing else is done, only every so many turns.
 const TURNS_PER_DRIVE: u64 = 8;
-/// Turns with work for others between two tries to tell peers that had no room.
+/// While other transfers are active, notifications that found no room are retried only every so many turns.
 const TURNS_PER_RETRY: u64 = 4;
 
 /// Reports of one lane that fit without an allocation; it keeps what it grows to.
@@ -408,7 +408,7 @@ impl<E: Env> Worker<E> {
         // A transfer that ended just now may have found the lane broken when it told the peer.
         let Some(joined) = &self.lanes[place] else { return polled };
         match result {
-            // Room in the inbox may have come back before anybody knew that it was missed.
+            // Inbox credits may have come back since the refusal, before anyone saw it: poll again.
             Ok(more) if more || refused && joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
             Ok(_) => {}
             Err(fault) => {
@@ -461,7 +461,7 @@ impl<E: Env> Worker<E> {
             let active = self.notifying.remove(place).expect("the place is inside");
             self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
         }
-        // Of all, at the end: what one gives up makes room in a lane, and another goes on from where it waited.
+        // Computed last, over all queues: giving one transfer up may have moved others from queue to queue.
         let all = self.active.iter().flatten().chain(&self.waiting).chain(&self.notifying);
         self.next_deadline = all.map(|active| active.deadline).min().unwrap_or(Timestamp::NEVER);
     }

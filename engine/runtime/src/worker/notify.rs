@@ -1,6 +1,6 @@
-//! Announcements that a lane only accepts: the peer answers that it was told.
+//! Notifications that complete asynchronously: a lane accepts them, and the peer acknowledges them later.
 //!
-//! Where a lane keeps the order of what it is given, an announcement follows the batches of its transfer at once and is
+//! Where a lane keeps the order of what it is given, an notification follows the batches of its transfer at once and is
 //! one more thing of it under way (`Behind`). Else it is made when all of them have landed; then it is the only thing that
 //! the transfer still waits for (`Alone`). Either way no memory of this engine is touched for it.
 
@@ -13,7 +13,7 @@ use super::{Worker, joined};
 use crate::slot::{Phase, TransferOutcome};
 
 impl<E: Env> Worker<E> {
-    /// The announcement of a transfer that has nothing else under way was accepted.
+    /// The notification of a transfer that has nothing else under way was accepted.
     pub(super) fn wait_for_notify(&mut self, mut active: Active) {
         let token = self.in_flight.next_token();
         let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
@@ -25,7 +25,7 @@ impl<E: Env> Worker<E> {
         self.wait_for_lane(active);
     }
 
-    /// The lane says how an announcement has ended, which nobody has given up.
+    /// The lane reports the end of a notification that was not forgotten.
     pub(super) fn on_notify_done(&mut self, op: &InFlight, result: Result<u64, Failure>) {
         let Some(active) = self.holding(op) else {
             debug_assert!(false, "a worker keeps the command while its announcement is under way");
@@ -65,7 +65,7 @@ impl<E: Env> Worker<E> {
         waiting.iter_mut().chain(active.iter_mut().flatten()).find(is_it)
     }
 
-    /// All of a transfer has ended, its announcement with it.
+    /// All of a transfer has ended, its notification with it.
     pub(super) fn finish_notified(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         match slot.stop_reason() {
@@ -85,10 +85,10 @@ impl<E: Env> Worker<E> {
         self.shared.finish(active, TransferOutcome { failure: None, notified });
     }
 
-    /// Somebody wants a transfer to end of which only the announcement is under way.
+    /// Ends a transfer that waits only for its notification: takes that back, forgets it, or waits for its completion.
     pub(super) fn stop_notify(&mut self, mut active: Active, token: u64, why: (Stage, Failure), how_far: GivenUp) {
         let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
-        // A lane that is gone has told nobody that it knows of; its in-flight operations go with it.
+        // Without a lane the operation is dropped and the state stays `Alone`: whether the peer was notified is unknown.
         let is_gone = lane.is_none();
         if lane.is_some_and(|lane| lane.cancel_op(token) == CancelledOp::Quiet) {
             self.in_flight.remove(token);

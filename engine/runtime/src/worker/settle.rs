@@ -17,7 +17,7 @@ impl<E: Env> Worker<E> {
         self.empty();
     }
 
-    /// Tells of every draining session whose peer has said all it had to say, once that is in the inbox.
+    /// Opens the latch of every session whose peer sends nothing more, once all that it sent is in the inbox.
     fn empty(&mut self) {
         let mut emptying = std::mem::take(&mut self.emptying);
         emptying.retain(|(peer, emptied)| {
@@ -31,7 +31,7 @@ impl<E: Env> Worker<E> {
         self.emptying = emptying;
     }
 
-    /// Tells of every draining session of which nothing is under way here any more.
+    /// Opens the latch of every draining session of which this worker has no transfer left.
     fn settle(&mut self) {
         if !self.commands.is_empty() {
             return; // Submitted before anybody heard of it, perhaps.

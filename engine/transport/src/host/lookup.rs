@@ -25,7 +25,7 @@ pub enum PlanWithdrawn {
 }
 
 impl PlanWithdrawn {
-    /// What the peer is told whose operation touches it.
+    /// The cause that the peer gets if its operation touches this memory.
     pub fn told_to_peer(self) -> Cause {
         match self {
             Self::Revoked => Cause::RevokedByPeer,
@@ -34,7 +34,7 @@ impl PlanWithdrawn {
         }
     }
 
-    /// How an operation of this engine ends whose local side it is.
+    /// The cause with which an operation of this engine ends if this is its local memory.
     pub fn ends_here(self) -> Cause {
         match self {
             Self::Revoked | Self::Renewed => Cause::RevokedHere,
@@ -43,7 +43,8 @@ impl PlanWithdrawn {
     }
 }
 
-/// Whether anything withdrawn after revision `since` concerns these extents, (offset, length), of a region.
+/// Checks that no withdrawal after revision `since` overlaps these extents, (offset, length), of a region. The error
+/// says what kind did, or that the log no longer reaches back far enough.
 pub fn still_stands(
     view: &OwnerStateView,
     since: u64,

@@ -45,8 +45,8 @@ pub(crate) const REGION_WORDS: usize = 4096;
 /// The length of a withdrawal that takes a whole region back for good.
 pub const WHOLE_REGION: u64 = u64::MAX;
 
-/// In the length of a withdrawal: the range gets fresh memory, and who builds a plan over the region
-/// from now on needs its next generation.
+/// Flag in the length of a withdrawal: the range gets fresh memory, and plans built over the region from now on need its
+/// next generation.
 const RENEWED: u64 = 1 << 63;
 
 /// Whether a withdrawal says that a range gets fresh memory.
@@ -120,7 +120,7 @@ impl OwnerState {
         self.take_back(&mut self.gate(), withdrawals)
     }
 
-    /// Who finds the new revision finds the words of the regions, too.
+    /// Publishes the regions' words before the revision: a reader that sees the new revision sees them, too.
     fn take_back(&self, gate: &mut Gate, withdrawals: &[Withdrawal]) -> u64 {
         for (revision, withdrawal) in (gate.writer.revision() + 1..).zip(withdrawals) {
             let word = Publisher::mapped(&self.place, last_offset(withdrawal.region));
@@ -229,8 +229,8 @@ impl OwnerStateView {
         self.deregistered.read()
     }
 
-    /// Whether nothing of this region was withdrawn after revision `since`: the answer where the log does not reach back. It may be false where
-    /// that was another region's.
+    /// Whether no withdrawal after revision `since` concerned this region; used where the log does not reach back that far.
+    /// May be false without cause: regions whose ids are equal modulo `REGION_WORDS` share one entry.
     pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         Published::mapped(&self.place, last_offset(region)).is_ok_and(|word| word.read() <= since)
     }
