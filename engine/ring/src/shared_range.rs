@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use crate::error::RingError;
 use crate::shared::SharedRef;
 
-/// Alignment of [`Place::heap`], bytes: a pair of cache lines.
+/// Alignment of [`SharedRange::heap`], bytes: a pair of cache lines.
 const HEAP_ALIGN: usize = 128;
 
 /// Types that may lie over memory which other processes write at any moment.

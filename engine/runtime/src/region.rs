@@ -186,9 +186,9 @@ impl<E: Env> Pool<E> {
 
     /// The same, as soon as so many are free, at most after this time: blocks of transfers come back when the engine has seen that nothing
     /// touches them any more, a moment after they were let go. More than there are is refused at once.
-    pub fn timeout(&self, count: usize, within: Duration) -> Result<Blocks, TakeError> {
+    pub fn take_within(&self, count: usize, timeout: Duration) -> Result<Blocks, TakeError> {
         let engine = &self.region.engine;
-        let until = engine.shared.env.now() + within;
+        let until = engine.shared.env.now() + timeout;
         let mut taken = self.take(count);
         if taken.is_err() && count <= self.pool.blocks_total() as usize {
             engine.wait_until(until, || {
@@ -237,7 +237,7 @@ mod tests {
         let pool = engine.pool(PoolSpec::host(4096).block(4096)).unwrap();
         let all = pool.take(1).unwrap();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| pool.timeout(1, Duration::from_secs(60)).is_err());
+            let waits = scope.spawn(|| pool.take_within(1, Duration::from_secs(60)).is_err());
             std::thread::sleep(Duration::from_millis(20));
             let begun = std::time::Instant::now();
             assert!(engine.close(Duration::from_secs(5)).is_empty());

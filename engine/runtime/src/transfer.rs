@@ -73,10 +73,10 @@ impl<E: Env> Transfer<E> {
     }
 
     /// Waits for the end, but not longer than this. The transfer goes on if the time is over first.
-    pub fn timeout(&self, within: Duration) -> Option<Result<Completed, Fault>> {
+    pub fn wait_within(&self, timeout: Duration) -> Option<Result<Completed, Fault>> {
         match &self.inner {
             Inner::Ended(completed) => Some(Ok(*completed)),
-            Inner::Pending(pending) => pending.wait_within(within),
+            Inner::Pending(pending) => pending.wait_within(timeout),
         }
     }
 

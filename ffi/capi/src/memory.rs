@@ -112,7 +112,7 @@ pub unsafe extern "C" fn penstock_pool_take(
         // SAFETY: the caller's promise.
         let blocks = unsafe { Out::new(blocks, "blocks") }?;
         let pool = find::<Pool<SystemEnv>>(pool)?;
-        match (pool.timeout(count, millis(timeout_ms)), pool.ended()) {
+        match (pool.take_within(count, millis(timeout_ms)), pool.ended()) {
             (Ok(taken), _) => blocks.put(add(taken)?),
             (Err(_), Some(cause)) => return Err(cause.into()),
             (Err(none), None) => return Err(none.into()),

@@ -218,7 +218,7 @@ pub unsafe extern "C" fn penstock_wait(
     timeout_ms: u64,
     result: *mut penstock_result,
 ) -> penstock_status {
-    call(|| match find::<Transfer<SystemEnv>>(transfer)?.timeout(millis(timeout_ms)) {
+    call(|| match find::<Transfer<SystemEnv>>(transfer)?.wait_within(millis(timeout_ms)) {
         None => Ok(PENSTOCK_TIMED_OUT),
         // SAFETY: the caller's promise.
         Some(ended) => unsafe { put_end(ended, result) },

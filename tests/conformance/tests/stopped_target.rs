@@ -85,7 +85,7 @@ fn a_cancelled_transfer_to_a_stopped_peer_ends_and_so_does_its_engine() {
         let answers: Vec<_> = writes.iter().map(|write| write.cancel(WITHIN)).collect();
         for write in &writes {
             // What can be reached without the peer has landed in it.
-            match write.timeout(LATE).unwrap_or_else(|| panic!("{setting}: it goes on: {answers:?}")) {
+            match write.wait_within(LATE).unwrap_or_else(|| panic!("{setting}: it goes on: {answers:?}")) {
                 Err(fault) => assert_eq!(fault.cause, Cause::Cancelled, "{setting}"),
                 Ok(done) => assert_eq!((done.bytes, setting.transport), (BYTES, Shm), "{setting}"),
             }

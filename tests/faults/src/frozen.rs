@@ -333,7 +333,7 @@ fn write_until_it_fails(peer: &Peer<SystemEnv>, plan: &Plan) -> String {
 }
 
 fn end_of(transfer: &Transfer<SystemEnv>) -> String {
-    match transfer.timeout(PATIENCE) {
+    match transfer.wait_within(PATIENCE) {
         Some(Ok(_)) => "done".to_owned(),
         Some(Err(fault)) => fault.cause.text().to_owned(),
         None => "not ended".to_owned(),

@@ -100,7 +100,8 @@ fn every_transfer_to_a_frozen_owner_ends_by_its_deadline() {
         let within = |number: u64| Duration::from_millis(50 + 5 * (number % 7));
         let late: Vec<_> = (0..40).map(|number| submit(&peer, &plan, Submit::new().within(within(number)))).collect();
         for (number, transfer) in late.iter().enumerate() {
-            let ended = transfer.timeout(SLACK).unwrap_or_else(|| panic!("{progress:?}: {number} goes on: {engine:?}"));
+            let ended =
+                transfer.wait_within(SLACK).unwrap_or_else(|| panic!("{progress:?}: {number} goes on: {engine:?}"));
             assert_eq!(ended.unwrap_err().cause, Cause::DeadlineExceeded, "{progress:?}: {number}");
         }
         owner.thaw();
@@ -147,7 +148,7 @@ fn freeze_midway(label: &str, by: By) {
             answer = transfer.cancel(within);
         }
         assert!(answer.local.is_quiesced(), "nothing of ours is touched for it: {answer:?}");
-        let ended = transfer.timeout(SLACK);
+        let ended = transfer.wait_within(SLACK);
         assert!(ended.is_some(), "a cancelled transfer does not end");
         submit(&other_peer, &other_plan, Submit::new()).wait().expect("another owner is not concerned");
         if let RemoteQuiesce::Quarantined(held) = answer.remote {
@@ -206,7 +207,7 @@ fn an_owner_that_dies_ends_its_own_transfers_and_is_quiet() {
         }
         owner.kill();
         for transfer in &transfers {
-            if let Err(fault) = transfer.timeout(PATIENCE).expect("it ends") {
+            if let Err(fault) = transfer.wait_within(PATIENCE).expect("it ends") {
                 assert_eq!(fault.cause, Cause::PeerLost);
             }
             let answer = transfer.cancel(PATIENCE);

@@ -57,7 +57,7 @@ impl Lender {
 
     /// All blocks, as soon as they are free.
     fn all(&self) -> Blocks {
-        let taken = self.pool.timeout(BLOCKS as usize, PATIENCE);
+        let taken = self.pool.take_within(BLOCKS as usize, PATIENCE);
         taken.unwrap_or_else(|error| panic!("{error}: {:?}", self.engine.control_metrics()))
     }
 

@@ -58,7 +58,7 @@ impl Sink {
 
     /// Blocks, as soon as they are free: what ended is let go by the control loop.
     fn take(&self, count: usize) -> Blocks {
-        self.pool.timeout(count, PATIENCE).unwrap()
+        self.pool.take_within(count, PATIENCE).unwrap()
     }
 
     fn has(&self, incoming: &Incoming, layer: u64, token: u64) -> bool {

@@ -190,7 +190,7 @@ fn transfers_to_a_stopped_target_end_by_their_deadlines_and_those_after_it_runs_
     let late = (0..10_000).find_map(|_| {
         let start = Instant::now();
         let note = target.notify(NoteId(1), &[0; 1024], Submit::new().within(WITHIN)).expect("the session stands");
-        let ended = note.timeout(PATIENCE).expect("a transfer ends by its deadline");
+        let ended = note.wait_within(PATIENCE).expect("a transfer ends by its deadline");
         ended.err().map(|fault| (fault, start.elapsed(), note.cancel(WITHIN)))
     });
     let (fault, took, answer) = late.expect("a ring has an end");

@@ -81,7 +81,7 @@ fn a_berth_under_a_reader_that_stands_still_comes_back_by_its_death_and_never_be
     // The reader's berth is smaller, so its get stays in the middle.
     let (mut reader, far) = stage.reader("reader", 4096);
     let request = RequestId::new("lent").unwrap();
-    let lent = Put::owned(stage.whole(0)).timeout(Duration::from_secs(3));
+    let lent = Put::owned(stage.whole(0)).within(Duration::from_secs(3));
     let put = stage.relay.put(lent, &request, &[&far]).unwrap();
     reader.begin(put.metadata());
     reader.process().freeze();

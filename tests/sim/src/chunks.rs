@@ -167,7 +167,7 @@ impl Handler {
         let (Some(node), Some(relay)) = (seat.node(), seat.relay()) else { return Ok(()) };
         let bytes = content(self.chunk, self.spec.bytes, node.epoch().0);
         let to: Vec<&Peer<SimEnv>> = peers.iter().collect();
-        match relay.put(Put::bytes(&bytes).timeout(self.spec.within), &self.request, &to) {
+        match relay.put(Put::bytes(&bytes).within(self.spec.within), &self.request, &to) {
             Ok(op) => {
                 self.side = Side::Putting(op);
                 self.epochs = [node.epoch().0].into_iter().chain(peers.iter().map(|peer| peer.epoch().0)).collect();
@@ -193,7 +193,7 @@ impl Handler {
             let words = format!("{} bytes are announced of {}", arrived.bytes, self.spec.bytes);
             return Err(self.violated(Invariant::BytesAreTheirOwn, words));
         }
-        match relay.get(&arrived.metadata, Destination::memory().timeout(self.spec.within)) {
+        match relay.get(&arrived.metadata, Destination::memory().within(self.spec.within)) {
             Ok(fetch) => {
                 self.side = Side::Fetching(fetch);
                 self.epochs = vec![arrived.peer.epoch.0, node.epoch().0];

@@ -111,7 +111,7 @@ impl<'l, 'a, 'm, 'w, 'x> Mover<'l, 'a, 'm, 'w, 'x> {
         let (is_threaded, since) = (self.line.near.is_threaded(), first.since);
         let ended = loop {
             let Some(first) = self.flying.front() else { return Ok(None) };
-            let ended = if is_threaded { first.transfer.timeout(GLANCE) } else { turn(self.line.near, first)? };
+            let ended = if is_threaded { first.transfer.wait_within(GLANCE) } else { turn(self.line.near, first)? };
             match ended {
                 Some(ended) => break ended,
                 None => self.pulse()?,

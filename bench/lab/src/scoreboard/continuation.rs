@@ -231,13 +231,13 @@ impl Both {
         let transfer = TransferId::mint(&uuid, 0, 0).map_err(refused)?;
         let (request, child) = (name("prefill", self.last)?, name("decode", self.last)?);
         let Self { source, sink, peer, pins, parent, .. } = &*self;
-        let within = Send::from(&source.layout).timeout(PATIENCE);
+        let within = Send::from(&source.layout).within(PATIENCE);
         let output = source.engine.produce(transfer, &request, within).map_err(refused)?;
         output.chunk(&source.sets[self.set()], CHILD, true).map_err(refused)?;
         let before = source.engine.statistics().bytes;
         let own = &sink.sets[self.set()];
         let begun = Instant::now();
-        let receive = Receive::into(&sink.layout).from(0, peer).timeout(PATIENCE);
+        let receive = Receive::into(&sink.layout).from(0, peer).within(PATIENCE);
         let inherited: Option<Inherited<SystemEnv>> = match turn {
             Turn::Whole => None,
             Turn::Continued => {

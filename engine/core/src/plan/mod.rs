@@ -17,11 +17,11 @@
 //! [`Addressed`] makes a shape of addresses instead.
 //!
 //! ```
-//! use penstock_core::plan::{Direction, Reach, Shape, Span};
+//! use penstock_core::plan::{Direction, RegionBounds, Shape, Span};
 //! use penstock_core::{Generation, RegionId, Rights};
 //!
-//! let mine = Reach::local(RegionId(1), Generation(0), 1 << 20).with_block_bytes(4096);
-//! let theirs = Reach::remote(RegionId(7), Generation(2), 1 << 20, Rights::WRITE).with_block_bytes(4096);
+//! let mine = RegionBounds::local(RegionId(1), Generation(0), 1 << 20).with_block_bytes(4096);
+//! let theirs = RegionBounds::remote(RegionId(7), Generation(2), 1 << 20, Rights::WRITE).with_block_bytes(4096);
 //! let shape = Shape::builder(Direction::Write)
 //!     .between(mine, theirs)
 //!     .layers(&[(0, 0), (512 * 1024, 512 * 1024)])

@@ -5,21 +5,21 @@
 //! before the report returns: so the order is *report, then free*, and no block is used again under an index that still names it.
 //!
 //! ```
-//! use penstock_core::Moment;
-//! use penstock_flows::lifecycle::{BlockRef, DeferSite, Lifecycle, Report, Settings, Verdict};
+//! use penstock_core::Timestamp;
+//! use penstock_flows::lifecycle::{BlockRef, DeferSite, Lifecycle, SchedulerReport, LifecycleSettings, Verdict};
 //! use penstock_session::RequestId;
 //!
-//! let (mut lives, now) = (Lifecycle::new(Settings::default(), 0), Moment::from_ns(1));
+//! let (mut lives, now) = (Lifecycle::new(LifecycleSettings::default(), 0), Timestamp::from_ns(1));
 //! let index = lives.tracker_mut().subscribe_removals(1024).unwrap();
 //! let request = RequestId::new("cmpl-7").unwrap();
 //! let life = lives.tracker_mut().open(request.clone(), 1).unwrap();
-//! let mut say = |report: Report| lives.report(&request, life, &report, now).unwrap();
+//! let mut say = |report: SchedulerReport| lives.report(&request, life, &report, now).unwrap();
 //!
 //! let fresh = vec![BlockRef { index: 3, generation: 1 }];
-//! assert_eq!(say(Report::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
-//! assert_eq!(say(Report::Rolled(DeferSite::ScheduleRollback)), Verdict::Defer);
-//! assert_eq!(say(Report::Aborted), Verdict::Remove);
-//! assert_eq!(say(Report::Removed), Verdict::NoOp);
+//! assert_eq!(say(SchedulerReport::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
+//! assert_eq!(say(SchedulerReport::Rolled(DeferSite::ScheduleRollback)), Verdict::Defer);
+//! assert_eq!(say(SchedulerReport::Aborted), Verdict::Remove);
+//! assert_eq!(say(SchedulerReport::Removed), Verdict::NoOp);
 //!
 //! let mut removed = Vec::new();
 //! lives.tracker_mut().take_removals(index, &mut removed).unwrap();

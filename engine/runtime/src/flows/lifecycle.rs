@@ -10,7 +10,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use penstock::flows::{LifecycleSpec, Report, RequestId, SwapWay, Verdict, block_refs};
+//! use penstock::flows::{LifecycleSpec, RequestId, SchedulerReport, SwapWay, Verdict, block_refs};
 //! use penstock::{Config, Engine, PoolSpec, Rights};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,8 +27,8 @@
 //! let life = lives.open(&request, 1)?;
 //! let blocks = device.take(2)?;
 //! blocks.window(0).unwrap().write_from(0, b"keys and values")?;
-//! lives.report(&request, life, &Report::Allocated { fresh: block_refs(&blocks), cached: vec![] })?;
-//! lives.report(&request, life, &Report::Active)?;
+//! lives.report(&request, life, &SchedulerReport::Allocated { fresh: block_refs(&blocks), cached: vec![] })?;
+//! lives.report(&request, life, &SchedulerReport::Active)?;
 //!
 //! // It has to make room: out, and in again into other blocks.
 //! let there = host.take(2)?;
@@ -45,7 +45,7 @@
 //! assert_eq!(&found, b"keys and values");
 //!
 //! // Told first, freed then.
-//! assert_eq!(lives.report(&request, life, &Report::Aborted)?, Verdict::Remove);
+//! assert_eq!(lives.report(&request, life, &SchedulerReport::Aborted)?, Verdict::Remove);
 //! let mut removed = Vec::new();
 //! index.take(&mut removed)?;
 //! assert_eq!(removed[0].request, request);

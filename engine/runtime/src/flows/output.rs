@@ -114,7 +114,7 @@ impl<'a, E: Env> Send<'a, E> {
 
     /// How long it may take in all.
     #[must_use]
-    pub fn timeout(mut self, within: Duration) -> Self {
+    pub fn within(mut self, within: Duration) -> Self {
         self.how.within = within;
         self
     }

@@ -204,13 +204,13 @@ fn blocks_are_waited_for_until_they_are_let_go_and_not_for_ever() {
     let both = both(TransportName::Local);
     let pool = &both.sink.pool;
     let all = pool.take(BLOCKS as usize).unwrap();
-    let refused = pool.timeout(1, Duration::from_millis(10)).unwrap_err().to_string();
+    let refused = pool.take_within(1, Duration::from_millis(10)).unwrap_err().to_string();
     assert!(refused.contains("1 blocks were asked for and 0 are free"), "{refused}");
     let since = Instant::now();
-    pool.timeout(BLOCKS as usize + 1, PATIENCE).unwrap_err();
+    pool.take_within(BLOCKS as usize + 1, PATIENCE).unwrap_err();
     assert!(since.elapsed() < PATIENCE / 2, "there never are so many");
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| pool.timeout(BLOCKS as usize, PATIENCE).unwrap().len());
+        let waits = scope.spawn(|| pool.take_within(BLOCKS as usize, PATIENCE).unwrap().len());
         drop(all);
         assert_eq!(waits.join().unwrap(), BLOCKS as usize);
     });

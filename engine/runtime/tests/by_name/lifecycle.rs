@@ -343,7 +343,7 @@ fn the_handles_may_go_in_the_middle_of_a_swap() {
     }
     drop((device, host));
     assert_eq!(
-        (stand_in.pool().timeout(256, PATIENCE).unwrap().len(), pool.timeout(256, PATIENCE).unwrap().len()),
+        (stand_in.pool().take_within(256, PATIENCE).unwrap().len(), pool.take_within(256, PATIENCE).unwrap().len()),
         (256, 256)
     );
 }

@@ -77,7 +77,7 @@ impl End {
     }
 
     fn take(&self, count: usize) -> Blocks {
-        let taken = self.numbers.timeout(count, PATIENCE);
+        let taken = self.numbers.take_within(count, PATIENCE);
         taken.unwrap_or_else(|error| panic!("{error}: {:?}", self.engine.control_metrics()))
     }
 
@@ -355,7 +355,7 @@ fn the_block_for_what_goes_once_is_kept_until_nothing_can_land_there() {
             assert!(is_kept_there || output.abort(Duration::ZERO), "round {number}: it is read at the source");
             kept += u32::from(is_kept && !is_quiet);
             // The next owner.
-            let next = sink.numbers.timeout(1, PATIENCE).unwrap();
+            let next = sink.numbers.take_within(1, PATIENCE).unwrap();
             let at = u64::from(BLOCKS) * BLOCK + u64::from(id.index) * ONCE;
             let is_its = next.indices() == [id.index];
             if is_its {

@@ -80,7 +80,7 @@ pub fn blocking_waits_keep_their_time(setting: &Setting) {
     assert!(begun.elapsed() >= short && begun.elapsed() < short + PATIENCE / 4);
     let waiting = fill.last().expect("there is more than room");
     let begun = Instant::now();
-    assert!(waiting.timeout(short).is_none(), "it cannot have ended: its receiver is full");
+    assert!(waiting.wait_within(short).is_none(), "it cannot have ended: its receiver is full");
     assert!(begun.elapsed() >= short && begun.elapsed() < short + PATIENCE / 4);
     assert!(waiting.poll().is_none());
     assert_eq!(stage.take_notes(0, fill.len(), PATIENCE).len(), fill.len());

@@ -34,7 +34,7 @@ pub mod chunks_end_anywhere_in_a_block_and_other_lists_are_refused {
             let tokens = chunks.last().expect("there are some").end;
             side.line.say(&tokens.to_string());
             let is_by_layer = side.random.below(2) == 0;
-            let how = Send::from(&end.layout).timeout(WITHIN);
+            let how = Send::from(&end.layout).within(WITHIN);
             let how = if is_by_layer { how.by_layer() } else { how };
             let output = end.engine.produce(transfer(round), &request(round), how).expect("the name is new");
             // Token t is in block t / 16: a run of blocks is any part of a list in its order.

@@ -152,7 +152,7 @@ impl End {
 
     /// Blocks, as soon as so many are free.
     pub fn take(&self, count: usize) -> Blocks {
-        let taken = self.pool.timeout(count, PATIENCE);
+        let taken = self.pool.take_within(count, PATIENCE);
         taken.unwrap_or_else(|error| panic!("{error}: {:?}", self.engine.control_metrics()))
     }
 

@@ -71,7 +71,7 @@ pub mod the_first_calls_after_connect_and_reconnect_are_served {
         for call in 0..3 {
             match (round + session + call) % 3 {
                 0 => {
-                    let how = Receive::into(&end.layout).from(0, peer).timeout(WITHIN);
+                    let how = Receive::into(&end.layout).from(0, peer).within(WITHIN);
                     match end.engine.consume(transfer(name), &request(name), how) {
                         Ok(begun) => input = Some(begun),
                         Err(refused) => side.note(round, Err(format!("consume, session {session}: {refused}"))),
@@ -113,7 +113,7 @@ pub mod the_first_calls_after_connect_and_reconnect_are_served {
         peer.wait_layout(KV, PATIENCE).expect("it has a layout");
         if side.line.hear() == "consumes" {
             let output =
-                end.engine.produce(transfer(name + 1), &request(name + 1), Send::from(&end.layout).timeout(WITHIN));
+                end.engine.produce(transfer(name + 1), &request(name + 1), Send::from(&end.layout).within(WITHIN));
             let output = output.expect("the name is new");
             let blocks = end.take(3);
             end.compute_all(name + 1, blocks.indices(), 0..TOKENS);
@@ -169,12 +169,12 @@ pub mod the_first_calls_after_connect_and_reconnect_are_served {
     /// Consumes at once in the session that came in, and answers what the other side has begun.
     fn serve(side: &mut Side, (end, relay): (&End, &Relay<SystemEnv>), peer: &Peer, (round, session): (u32, u32)) {
         let name = 4 * round + 2 * session;
-        let how = Receive::into(&end.layout).from(0, peer).timeout(WITHIN);
+        let how = Receive::into(&end.layout).from(0, peer).within(WITHIN);
         let input = end.engine.consume(transfer(name + 1), &request(name + 1), how);
         let begun = side.line.hear();
         let (is_consumed, metadata) = begun.split_once(' ').expect("two words");
         if is_consumed == "1" {
-            let output = end.engine.produce(transfer(name), &request(name), Send::from(&end.layout).timeout(WITHIN));
+            let output = end.engine.produce(transfer(name), &request(name), Send::from(&end.layout).within(WITHIN));
             let output = output.expect("the name is new");
             let blocks = end.take(3);
             end.compute_all(name, blocks.indices(), 0..TOKENS);

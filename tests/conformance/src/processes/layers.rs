@@ -27,7 +27,7 @@ pub(super) fn receive(side: &mut Side, end: &End, peer: &Peer, (round, name, tok
     let blocks = tokens.div_ceil(of_block) as usize;
     let first = if blocks > 1 { 1 + side.random.below(blocks as u64 - 1) as usize } else { blocks };
     let mut indices = Vec::new();
-    let how = Receive::into(&end.layout).from(0, peer).timeout(WITHIN);
+    let how = Receive::into(&end.layout).from(0, peer).within(WITHIN);
     let input = end.engine.consume(transfer(name), &request(name), how).expect("the name is new");
     for count in [first, blocks - first].into_iter().filter(|&count| count > 0) {
         let leg = end.take(count);
@@ -78,7 +78,7 @@ fn source(side: &mut Side, give_all: impl Fn(&mut Side, &End, &Output<SystemEnv>
     for round in 0..side.rounds {
         let chunks = chunks(side);
         side.line.say(&chunks[2].end.to_string());
-        let how = Send::from(&end.layout).by_layer().timeout(WITHIN);
+        let how = Send::from(&end.layout).by_layer().within(WITHIN);
         let output = end.engine.produce(transfer(round), &request(round), how).expect("the name is new");
         give_all(side, &end, &output, round, &chunks);
         end_well(side, round, &output);
@@ -183,7 +183,7 @@ pub mod a_layer_is_refused_without_by_layer_and_beyond_its_chunks {
             // As a whole.
             let name = 2 * round;
             side.line.say(&tokens.to_string());
-            let how = Send::from(&end.layout).timeout(WITHIN);
+            let how = Send::from(&end.layout).within(WITHIN);
             let output = end.engine.produce(transfer(name), &request(name), how).expect("the name is new");
             for refused in [output.layer(0, tokens), output.layer_after(0, tokens, &fence)] {
                 let words = refused.map_or_else(|refused| refused.to_string(), |()| "Ok".to_owned());
@@ -196,7 +196,7 @@ pub mod a_layer_is_refused_without_by_layer_and_beyond_its_chunks {
             // By layer: one token more than the chunk has.
             let name = 2 * round + 1;
             side.line.say(&tokens.to_string());
-            let how = Send::from(&end.layout).by_layer().timeout(WITHIN);
+            let how = Send::from(&end.layout).by_layer().within(WITHIN);
             let output = end.engine.produce(transfer(name), &request(name), how).expect("the name is new");
             let mut blocks = Vec::new();
             give(&end, &output, &mut blocks, &(0..tokens), true);

@@ -93,7 +93,7 @@ pub mod a_source_that_refuses_ends_both_sides_at_once {
         side.accept(&end);
         for round in 0..side.rounds {
             let kind = round as usize % KINDS.len();
-            let how = Send::from(&end.layout).timeout(Duration::from_secs(4));
+            let how = Send::from(&end.layout).within(Duration::from_secs(4));
             let how = if kind == 5 { how.lend() } else { how };
             let output = end.engine.produce(transfer(round), &request(round), how).expect("the name is new");
             let blocks = end.take(3);

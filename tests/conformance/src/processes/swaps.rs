@@ -35,7 +35,7 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
         let lives = end.engine.lifecycle(spec).expect("both have blocks of one size");
         let peer = side.connect(&end);
         for round in 0..side.rounds {
-            let all = device.pool().timeout(geometry.blocks as usize, PATIENCE).expect("the last request is over");
+            let all = device.pool().take_within(geometry.blocks as usize, PATIENCE).expect("the last request is over");
             let run = |count: u64| {
                 let blocks = device.pool().memory().blocks();
                 blocks.retain_range(0, count * geometry.block_bytes())

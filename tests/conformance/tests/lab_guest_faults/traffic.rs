@@ -63,7 +63,7 @@ impl Traffic {
                 let how = Submit::new().notify(NoteId(self.count), b"");
                 under_way.push_back(self.stage.submit(self.stage.peer(), &plan, how));
             }
-            while under_way.front().is_some_and(|first| first.timeout(Duration::from_millis(1)).is_some()) {
+            while under_way.front().is_some_and(|first| first.wait_within(Duration::from_millis(1)).is_some()) {
                 let first = under_way.pop_front().expect("it was just looked at");
                 first.wait().expect("nothing is broken yet, or what is does no harm");
             }

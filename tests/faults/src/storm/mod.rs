@@ -209,7 +209,7 @@ impl Storm {
         let region = self.board(case.direction).region().clone();
         if let Stop::Deadline(within) = case.stop {
             let start = Instant::now();
-            let end = transfer.timeout(PATIENCE);
+            let end = transfer.wait_within(PATIENCE);
             let late = start.elapsed().saturating_sub(within);
             assert!(end.is_some(), "a transfer did not end by its deadline");
             let ours = self.give_up(transfer, case, &region, arena);
@@ -222,7 +222,7 @@ impl Storm {
             revoker.order(&region, case, arena);
             if case.stop == Stop::Revoke {
                 // An inline engine copies in here.
-                let _ = transfer.timeout(PATIENCE);
+                let _ = transfer.wait_within(PATIENCE);
                 return revoker.answer();
             }
         }

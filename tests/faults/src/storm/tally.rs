@@ -154,7 +154,7 @@ impl End {
     /// # Panics
     /// If it does not end, or says two things about its bytes.
     pub fn of(transfer: &Transfer<SystemEnv>) -> Self {
-        let end = transfer.timeout(PATIENCE).expect("every transfer ends in an answer");
+        let end = transfer.wait_within(PATIENCE).expect("every transfer ends in an answer");
         let end = match end {
             Ok(Completed { bytes, notified }) => Self { cause: None, bytes, notified },
             Err(Fault { cause, bytes, notified, .. }) => Self { cause: Some(cause), bytes, notified },

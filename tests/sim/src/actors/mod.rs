@@ -460,7 +460,7 @@ impl Actor {
         }
         let transfer = TransferId::mint(UUID, (READERS + number) as u32, 0).expect("the text is a UUID");
         let request = RequestId::new(&format!("{READER} {number}")).expect("the text is short");
-        let how = Send::from(layout).rank(seat.player().rank.0, seat.player().rank.1).timeout(self.spec.within);
+        let how = Send::from(layout).rank(seat.player().rank.0, seat.player().rank.1).within(self.spec.within);
         let tokens = taken.len() as u64 * u64::from(seat.player().block_tokens);
         let given = node.produce(transfer, &request, how).and_then(|output| output.chunk(taken, tokens, true));
         given.map_err(|error| end_error(format!("case {}: what it sends is not read twice: {error}", self.case)))

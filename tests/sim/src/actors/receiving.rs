@@ -56,7 +56,7 @@ impl Actor {
             .rank(rank, sinks.len() as u16)
             .begin(self.spec.begin)
             .memory(self.spec.memory)
-            .timeout(self.spec.within);
+            .within(self.spec.within);
         if self.spec.is_pull != self.spec.is_misfit {
             how = how.pull();
         }

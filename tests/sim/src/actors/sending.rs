@@ -58,7 +58,7 @@ impl Actor {
         let how = Send::from(seat.layout().expect("it lives"))
             .rank(rank, sources.len() as u16)
             .to(sinks.len() as u16)
-            .timeout(self.spec.within);
+            .within(self.spec.within);
         let how = if self.spec.is_by_layer { how.by_layer() } else { how };
         let how = if self.spec.is_pull { how.lend() } else { how };
         let how = if self.spec.is_resumable { how.resumable() } else { how };

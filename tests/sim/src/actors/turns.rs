@@ -319,7 +319,7 @@ impl Computer {
             }
         }
         let transfer = TransferId::mint(UUID, (TURNS + self.turn) as u32, 0).expect("the text is a UUID");
-        let output = node.produce(transfer, &request(self.turn, "computed"), Send::from(layout).timeout(within));
+        let output = node.produce(transfer, &request(self.turn, "computed"), Send::from(layout).within(within));
         let output = output.map_err(|error| violated(self.turn, Invariant::OneEndEach, &error.to_string()))?;
         // It may have ended since.
         let _ = output.chunk(&blocks, tokens, true);
@@ -642,7 +642,7 @@ impl Speaker {
     ) -> Result<Phase, Violated> {
         let seat = &stage.seats[self.seat];
         let size = u64::from(seat.player().block_tokens);
-        let how = Receive::into(seat.layout().expect("it lives")).from(0, peer).timeout(within);
+        let how = Receive::into(seat.layout().expect("it lives")).from(0, peer).within(within);
         let how = match &had.inherited {
             Some(inherited) => how.continuation_of(inherited),
             None => how.begin(had.begin),

@@ -62,7 +62,7 @@ impl Sending {
         let (spec, Parcel { blocks, content }) = (script.lives[life], parcel);
         let seat = &stage.seats[spec.at];
         let (node, layout) = (seat.node().expect("it lives"), seat.layout().expect("it lives"));
-        let how = Send::from(layout).timeout(WITHIN);
+        let how = Send::from(layout).within(WITHIN);
         let output = node.produce(transfer(life), &request(life, "sent"), how);
         let output = output.map_err(|error| broken(Invariant::OneEndEach, &who(life), error.to_string()))?;
         // It may have ended since.
@@ -175,7 +175,7 @@ impl Sending {
         let seat = &mut stage.seats[to];
         let size = u64::from(seat.player().block_tokens);
         let Some(blocks) = seat.take(tokens.div_ceil(size) as usize, GRANTED, now)? else { return Ok(()) };
-        let how = Receive::into(seat.layout().expect("it lives")).from(0, &peer).timeout(WITHIN);
+        let how = Receive::into(seat.layout().expect("it lives")).from(0, &peer).within(WITHIN);
         let node = seat.node().expect("it lives");
         match node.consume(transfer(self.life), &request(self.life, "received"), how) {
             Ok(input) => {

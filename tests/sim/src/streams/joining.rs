@@ -100,7 +100,7 @@ impl Giver {
         let name = Name { is_of_join: true, of: self.join, number: self.source as u64, epoch: node.epoch().0 };
         let content = name.content(self.bytes);
         let header = name.header();
-        let what = Put::bytes(&content).header(&header).timeout(self.spec.given_within);
+        let what = Put::bytes(&content).header(&header).within(self.spec.given_within);
         match relay.put(what, &joined(self.join), &[&peer]) {
             Ok(op) => {
                 given.insert(name, made(name, self.bytes, Form::Flat, op.metadata()));

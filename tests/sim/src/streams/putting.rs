@@ -215,7 +215,7 @@ impl Putter {
         let now = stage.world.now();
         let Some(outgoing) = &self.outgoing else { return Err(self.violated("is not open".to_owned())) };
         let (content, header) = (name.content(bytes), name.header());
-        let put = |what: Put<'_, SimEnv>| outgoing.put(what.header(&header).timeout(self.spec.within));
+        let put = |what: Put<'_, SimEnv>| outgoing.put(what.header(&header).within(self.spec.within));
         if form == Form::Blocks {
             let seat = &mut stage.seats[self.seat];
             // Its blocks are the engine's as soon as they are put.

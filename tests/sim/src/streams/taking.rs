@@ -41,7 +41,7 @@ impl Taking {
             Some((blocks, extents)) => Destination::extents(Extents::of_layout(layout, &[blocks], extents)),
             None => Destination::memory(),
         };
-        match relay.get(metadata, into.timeout(within)) {
+        match relay.get(metadata, into.within(within)) {
             Ok(fetch) => {
                 let wait = Wait::new(format!("get of {name:?}"), now, within);
                 Ok(Some(Self { name, wait, made: made.clone(), fetch: Some(fetch), lying }))

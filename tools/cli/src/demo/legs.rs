@@ -43,7 +43,7 @@ pub(crate) fn send(node: &Node, part: &Part) -> Result<Ending, Flaw> {
     let once = embed.take(1)?;
     let behind = EMBED_TOKENS * (EMBEDDING + PLANES * PLACE);
     window.write_from(u64::from(once.indices()[0]) * record + behind, &whole[2])?;
-    let how = Send::from(&embed.layout).once(&once).timeout(PATIENCE);
+    let how = Send::from(&embed.layout).once(&once).within(PATIENCE);
     let output = engine.produce(part.transfer, &request, how)?;
     let says = format!("{}: {tokens} embeddings", short(&request));
     voice.event(
@@ -78,7 +78,7 @@ pub(crate) fn receive(node: &Node, part: &Part) -> Result<Ending, Flaw> {
     let Node { engine, embed, voice, .. } = node;
     let act = part.act;
     let request = node.request(part)?;
-    let how = Receive::into(&embed.layout).from(0, node.there()?).timeout(PATIENCE);
+    let how = Receive::into(&embed.layout).from(0, node.there()?).within(PATIENCE);
     let input = engine.consume(part.transfer, &request, how)?;
     let figures = json!({ "request": request.as_str(), "transfer": part.transfer.to_string() });
     voice.event(act, "consume", &format!("{}: room for {LEG} a leg", short(&request)), figures);

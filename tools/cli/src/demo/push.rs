@@ -21,7 +21,7 @@ pub(crate) fn send(node: &Node, part: &Part, (lends, pause_after): (bool, Option
     let Node { engine, kv, voice, .. } = node;
     let (act, tokens) = (part.act, part.tokens);
     let request = node.request(part)?;
-    let how = Send::from(&kv.layout).by_layer().timeout(PATIENCE);
+    let how = Send::from(&kv.layout).by_layer().within(PATIENCE);
     let output = engine.produce(part.transfer, &request, if lends { how.lend() } else { how })?;
     let mut is_lease_told = !lends;
     let says = format!("{}: {tokens} tokens", short(&request));
@@ -112,7 +112,7 @@ pub(crate) fn receive(node: &Node, part: &Part, (reads, will_be_killed): (bool, 
     let Node { engine, kv, voice, .. } = node;
     let act = part.act;
     let request = node.request(part)?;
-    let how = Receive::into(&kv.layout).from(0, node.there()?).timeout(PATIENCE);
+    let how = Receive::into(&kv.layout).from(0, node.there()?).within(PATIENCE);
     let input = engine.consume(part.transfer, &request, if reads { how.pull() } else { how })?;
     let figures = json!({ "request": request.as_str(), "transfer": part.transfer.to_string() });
     voice.event(act, "consume", &format!("{}: the same by its name", short(&request)), figures);

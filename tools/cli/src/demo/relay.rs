@@ -49,7 +49,7 @@ pub(crate) fn play(node: &Node, part: &Part, role: Role) -> Result<Ending, Flaw>
             .zip(&bytes)
             .map(|((path, dtype, shape), bytes)| (PayloadItem { path, shape, dtype: *dtype }, bytes.as_slice()))
             .collect();
-        puts.push(stream.put(Put::items(&items)?.timeout(PATIENCE))?);
+        puts.push(stream.put(Put::items(&items)?.within(PATIENCE))?);
     }
     stream.finish(PATIENCE)?;
     let says = format!("{CHUNKS} chunks are put, with {BERTHS} berths");

@@ -32,7 +32,7 @@ pub(crate) fn send(node: &Node, part: &Part) -> Result<Ending, Flaw> {
     let Node { engine, kv, voice, .. } = node;
     let (act, tokens) = (part.act, part.tokens);
     let request = node.request(part)?;
-    let output = engine.produce(part.transfer, &request, Send::from(&kv.layout).timeout(PATIENCE))?;
+    let output = engine.produce(part.transfer, &request, Send::from(&kv.layout).within(PATIENCE))?;
     let says = format!("{}: {tokens} tokens", short(&request));
     let figures = json!({ "request": request.as_str(), "transfer": part.transfer.to_string(), "tokens": tokens });
     voice.event(act, "produce", &says, figures);
@@ -58,7 +58,7 @@ pub(crate) fn receive_first(node: &mut Node, part: &Part) -> Result<Ending, Flaw
     let request = node.request(part)?;
     let all = part.tokens + ANSWER;
     let blocks = node.kv.take(all.div_ceil(KV_TOKENS))?;
-    let how = Receive::into(&node.kv.layout).from(0, node.there()?).timeout(PATIENCE);
+    let how = Receive::into(&node.kv.layout).from(0, node.there()?).within(PATIENCE);
     let came = received(node, part, &request, how, &blocks)?;
     same(part.tokens, came)?;
     let digest = digest(node, blocks.indices(), part.tokens)?;
@@ -93,7 +93,7 @@ pub(crate) fn receive_next(node: &mut Node, part: &Part) -> Result<Ending, Flaw>
     node.voice.event(act, "inherited", &says, figures);
     let missing = tokens - inherited.begin();
     let own = node.kv.take(missing.div_ceil(KV_TOKENS))?;
-    let how = Receive::into(&node.kv.layout).from(0, node.there()?).timeout(PATIENCE).continuation_of(&inherited);
+    let how = Receive::into(&node.kv.layout).from(0, node.there()?).within(PATIENCE).continuation_of(&inherited);
     same(missing, received(node, part, &request, how, &own)?)?;
     // Every byte is looked at, also of what did not come.
     let digest = digest(node, &[shared, own.indices()].concat(), tokens)?;

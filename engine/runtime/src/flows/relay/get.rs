@@ -38,7 +38,7 @@ impl<'a, E: Env> Destination<'a, E> {
 
     /// How long it may take in all.
     #[must_use]
-    pub fn timeout(mut self, within: Duration) -> Self {
+    pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }

@@ -13,7 +13,7 @@
 //! use std::time::Duration;
 //!
 //! use penstock::flows::RequestId;
-//! use penstock::flows::relay::{Arrival, Destination, Dtype, Item, Put, RelaySpec};
+//! use penstock::flows::relay::{Arrival, Destination, Dtype, PayloadItem, Put, RelaySpec};
 //! use penstock::{Config, Engine};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +30,7 @@
 //! let request = RequestId::new("cmpl-7")?;
 //!
 //! // The thinker hands what it thinks to the talker, with words that nobody in between reads.
-//! let (states, hidden) = (Item { path: "hidden", shape: &[3, 8], dtype: Dtype::Bf16 }, vec![7; 3 * 8 * 2]);
+//! let (states, hidden) = (PayloadItem { path: "hidden", shape: &[3, 8], dtype: Dtype::Bf16 }, vec![7; 3 * 8 * 2]);
 //! let put = think.put(Put::items(&[(states, &hidden)])?.header(b"step 1"), &request, &[&to_talker])?;
 //!
 //! // The talker finds it by the request, and streams codes on.

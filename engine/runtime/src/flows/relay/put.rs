@@ -92,7 +92,7 @@ impl<'a, E: Env> Put<'a, E> {
 
     /// How long it may take in all, until its readers have it.
     #[must_use]
-    pub fn timeout(mut self, within: Duration) -> Self {
+    pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }

@@ -61,7 +61,7 @@ impl End {
 
     /// So many blocks, as soon as they are free: what ended is let go by the control loop.
     pub(crate) fn take(&self, count: usize) -> Blocks {
-        let taken = self.pool.timeout(count, PATIENCE);
+        let taken = self.pool.take_within(count, PATIENCE);
         taken.unwrap_or_else(|error| panic!("{error}: {:?}", self.engine.control_metrics()))
     }
 

@@ -269,7 +269,7 @@ fn defect_004_get_ignores_its_timeout_and_leaks(transport: TransportName) {
     let put = net.relay(0).put(never, &request("never"), &[&net.peer(0, 1)]).unwrap();
     let within = Duration::from_secs(1);
     let since = Instant::now();
-    let fetch = net.relay(1).get(put.metadata(), Destination::memory().timeout(within)).unwrap();
+    let fetch = net.relay(1).get(put.metadata(), Destination::memory().within(within)).unwrap();
     assert!(matches!(fetch.wait(Duration::from_millis(1)), Err(FlowError::Nothing(_))), "the wait ends, not the get");
     let failed = fetch.wait(PATIENCE).unwrap().unwrap_err();
     assert_eq!(failed.cause, FlowCause::Deadline);
