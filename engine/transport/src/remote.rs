@@ -58,16 +58,6 @@ impl RemoteMemory {
             Self::TargetMediated(_) | Self::Rdma(_) => false,
         }
     }
-
-    /// The way, in a word: what users and logs are shown.
-    pub fn access_path(&self) -> &'static str {
-        match self {
-            Self::Mapped(_) => AccessPath::MAPPED,
-            Self::ProcessVm(_) => AccessPath::PROCESS_VM,
-            Self::TargetMediated(_) => AccessPath::BOUNCE,
-            Self::Rdma(_) => AccessPath::VERBS,
-        }
-    }
 }
 
 impl From<Window> for RemoteMemory {

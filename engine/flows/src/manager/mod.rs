@@ -158,7 +158,7 @@ pub struct Metrics {
     pub borrowed: usize,
     /// Words of peers that made no sense and changed nothing.
     pub refused: u64,
-    /// Chunks between stages.
+    /// Counts of the relay: chunks put and fetched between stages.
     pub relay: RelayMetrics,
 }
 

@@ -3,11 +3,10 @@
 /// A part of the transfer manager that has moves and watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdPart {
-    /// Legs and pulls.
+    /// Transfers by name: what their legs and pulls move.
     Transfers,
-    /// Swaps.
+    /// Swaps of blocks between device and host.
     Lives,
-    /// Relays.
     Relays,
 }
 

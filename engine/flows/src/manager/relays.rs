@@ -21,7 +21,7 @@ pub struct RelayMetrics {
     pub ends: u64,
     /// Announcements that nobody has asked for yet.
     pub early: usize,
-    /// Bytes of those.
+    /// What those early announcements hold, in bytes.
     pub early_bytes: usize,
     /// Ended ones that are remembered.
     pub tombs: usize,
@@ -32,7 +32,7 @@ pub struct RelayMetrics {
 }
 
 impl TransferManager {
-    /// Chunks between stages.
+    /// The relay's state: chunks that stages put and fetch.
     pub fn relays(&self) -> &Relays {
         &self.relays
     }

@@ -2,10 +2,10 @@
 //! other bells, bits, counters, hazards and withdrawals, and the lane that copies with this CPU.
 //!
 //! ```text
-//! owner state  its owner writes, peers read      hazards, gate            -> no byte lands after "quiesced"
-//! mailbox      peers write, its owner reads      bells, ready bits, counters
-//! rings        one peer writes, its owner reads  notes
-//! slots        both write, in turns              bytes for memory that only its owner may touch
+//! owner state  its owner writes, peers read        hazards, gate            -> no byte lands after "quiesced"
+//! mailbox      peers and owner write, owner reads  bells, ready bits, counters
+//! rings        one peer writes, its owner reads    notes
+//! slots        both write, in turns                bytes for memory that only its owner may touch
 //! ```
 
 pub mod bounce;
