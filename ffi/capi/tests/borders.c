@@ -140,10 +140,10 @@ int main(void)
     size_t count = 0;
     penstock_completion *ended = malloc(2 * sizeof *ended);
     EXPECT(penstock_poll_many(engine, transfers, 2, ended, &count) == PENSTOCK_OK && count == 2 && ended[1].bytes == many);
-    EXPECT(penstock_wait_notification(engine, 10000) == PENSTOCK_OK);
     penstock_notification *note = malloc(sizeof *note);
     for (uint64_t which = 0; which < 2; which++) {
         penstock_batch batch;
+        EXPECT(penstock_wait_notification(engine, 10000) == PENSTOCK_OK);
         EXPECT(penstock_notifications(engine, note, 1, &count, &batch) == PENSTOCK_OK && count == 1 && note->note == which);
         EXPECT(note->payload_bytes == 3 && memcmp(note->payload, "abc", 3) == 0 && penstock_release(batch) == PENSTOCK_OK);
     }
