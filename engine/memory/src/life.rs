@@ -71,7 +71,7 @@ impl LifeLock {
         if !window.is_writable() {
             return Err(LifeError::NoRoom);
         }
-        let publisher = LifePublisher::mapped(&segment.place(), offset).map_err(|_| LifeError::NoRoom)?;
+        let publisher = LifePublisher::mapped(&segment.range(), offset).map_err(|_| LifeError::NoRoom)?;
         // SAFETY: LOCK_OFFSET lies inside the window, which is LIFE_BYTES long.
         let lock = unsafe { window.as_ptr().add(LOCK_OFFSET) }.cast::<libc::pthread_mutex_t>();
         let lock = NonNull::new(lock).filter(|lock| lock.is_aligned()).ok_or(LifeError::NoRoom)?;
@@ -180,7 +180,7 @@ mod tests {
 
     fn segment() -> (Segment, LifeView) {
         let segment = Segment::create_owner_writes_only("life", 4096).unwrap();
-        let view = LifeView::mapped(&segment.place().without_writing(), 128).unwrap();
+        let view = LifeView::mapped(&segment.range().without_writing(), 128).unwrap();
         (segment, view)
     }
 

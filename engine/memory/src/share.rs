@@ -14,7 +14,7 @@ use crate::segment::Segment;
 
 impl Segment {
     /// The segment as a place for rings, gates and counters. It stays mapped as long as the place.
-    pub fn place(&self) -> SharedRange {
+    pub fn range(&self) -> SharedRange {
         let window = self.window().clone();
         let base = NonNull::new(window.as_ptr()).expect("a mapping is never at address zero");
         let (len, writable) = (window.len() as usize, window.is_writable());

@@ -52,7 +52,9 @@ mod sync;
 pub use bell::{Ringer, Sleeper};
 pub use counter::{CounterCell, CounterTable};
 pub use error::{Corrupt, Full, RingError, StaleKey};
-pub use gate::{GateReader, GateWriter, Hazard, HazardView, Lapped, LowWater, LowWaterView, Observation, Withdrawal};
+pub use gate::{
+    GateReader, GateWriter, Hazard, HazardView, LogOverrun, LowWater, LowWaterView, Observation, Withdrawal,
+};
 #[cfg(not(loom))]
 pub use life::{Life, LifePublisher, LifeView};
 pub use published::{Published, Publisher};

@@ -366,7 +366,7 @@ impl<E: Env> Engine<E> {
         let shared = &self.engine.shared;
         shared.inbox.take(taken, most, |starved| {
             for port in &shared.ports {
-                port.call(crate::shared::WorkerCall::Look { peer_index: starved.peer_index });
+                port.call(crate::shared::WorkerCall::PollLane { peer_index: starved.peer_index });
             }
         })
     }

@@ -157,7 +157,7 @@ impl<E: Env> EngineInner<E> {
             let stopped = || self.with_inline(|inline| inline.control.is_stopped()) != Some(Ok(false));
             self.wait_until(until, stopped);
             let _ = self.with_inline(|inline| {
-                inline.worker.leave_all(Cause::EngineClosed);
+                inline.worker.remove_all_sessions(Cause::EngineClosed);
                 // Handles may keep the rest for long, and end in another thread, which cannot let go.
                 inline.life = None;
             });

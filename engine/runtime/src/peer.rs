@@ -16,7 +16,7 @@ use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Echo, Latch};
 use crate::submit::Submission;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{At, Priority, SyncTracker, joined, move_units};
+use crate::worker::{PlanPosition, Priority, SyncTracker, lane_entry, move_units};
 
 /// Another engine, with a standing session.
 pub struct Peer<E: Env> {
@@ -245,7 +245,7 @@ impl<E: Env> Peer<E> {
         self.engine.shared.refuse_inherited().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
-        self.state.peer_view.counter_stands(counter).then_some(RemoteCounter { counter, owner: self.state.epoch })
+        self.state.peer_view.counter_exists(counter).then_some(RemoteCounter { counter, owner: self.state.epoch })
     }
 
     /// As [`Peer::counter`], waiting for the announcement.
@@ -407,7 +407,7 @@ impl AtOnce {
 #[inline(always)]
 fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>) -> Option<AtOnce> {
     let worker = &mut inline.worker;
-    let joined = joined(&mut worker.lanes, &plan.peer)?;
+    let joined = lane_entry(&mut worker.lanes, &plan.peer)?;
     if let Some(counter) = how.counter {
         joined.lane.prefetch(counter.counter);
     }
@@ -419,7 +419,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
         None => {
             let mut expected = plan.revisions();
             let here = worker.shared.segments.owner_state.view();
-            let (lane, spans, at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
+            let (lane, spans, at) = (joined.lane.as_mut(), &mut worker.spans, PlanPosition::start_of(0));
             let (bytes, _, stop) = move_units(plan, (at, 1), lane, here, &mut expected, spans, &mut SyncTracker);
             if stop.is_some() {
                 return None;
@@ -439,7 +439,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
             }
         }
     };
-    worker.moved_at_once(bytes);
+    worker.count_fast_path(bytes);
     Some(AtOnce { bytes, notified: Some(notified) })
 }
 

@@ -164,7 +164,7 @@ impl PeerState {
             rails: parts.rails,
             registrar: parts.registrar,
             process: parts.process,
-            departures: parts.peer_view.departures(parts.index_at_peer),
+            departures: parts.peer_view.sessions_left(parts.index_at_peer),
             we_called: parts.we_called,
             refused: OnceLock::new(),
             tag: OnceLock::new(),
@@ -257,7 +257,7 @@ impl PeerState {
     pub(crate) fn is_gone(&self) -> bool {
         match &self.peer_view {
             PeerView::Shared(_) => {
-                self.peer_view.departures(self.index_at_peer) != self.departures || self.process.is_dead()
+                self.peer_view.sessions_left(self.index_at_peer) != self.departures || self.process.is_dead()
             }
             // Who cannot write by itself is gone with the lanes that read its words.
             PeerView::Reported(_) => true,
@@ -271,7 +271,7 @@ impl PeerState {
         // Nobody says when a process that cannot be seen is dead. Of one whose thread has died, or that nobody can tell of, all that is known
         // is who is in a copy, and for that there are witnesses of their own.
         let is_out_of_sight =
-            || matches!(*self.process, ProcessWatch::Unseen(_)) && self.peer_view.life() != Life::Lives;
+            || matches!(*self.process, ProcessWatch::Unseen(_)) && self.peer_view.liveness() != Life::Lives;
         // SYNC left: pairs with was_left()
         self.left.load(Ordering::Acquire) && (self.is_gone() || is_out_of_sight())
     }
@@ -310,13 +310,13 @@ impl PeerState {
 
     /// Whether it can die while this process lives, and be seen to.
     pub(crate) fn can_die_alone(&self) -> bool {
-        !self.process.is_ourselves() && self.peer_view.life() != Life::Unknown
+        !self.process.is_ourselves() && self.peer_view.liveness() != Life::Unknown
     }
 
     /// Whether the kernel says that the thread that stood for it has died. Its session is over then; its
     /// memory is not proven quiet.
     pub(crate) fn is_marked_dead(&self) -> bool {
-        self.peer_view.life() == Life::Died
+        self.peer_view.liveness() == Life::Died
     }
 
     /// Takes new regions, each with its descriptors. Answers whether they are not too many.
@@ -333,7 +333,7 @@ impl PeerState {
             book.learn(Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
-        self.peer_view.hear(revision);
+        self.peer_view.on_revision(revision);
         book.introduced = true;
         self.news.notify_all();
         true
@@ -347,7 +347,7 @@ impl PeerState {
             }
         }
         book.revision = book.revision.max(revision);
-        self.peer_view.hear(revision);
+        self.peer_view.on_revision(revision);
     }
 
     /// Takes new counters. Answers whether they are not too many, and well named.

@@ -108,9 +108,9 @@ impl PlanInner {
             spans: &self.flat,
             hint: self.hint,
             expected: self.revisions(),
-            token: 0,
+            completion_id: 0,
             transfer: 0,
-            whole: self.shape.bytes(),
+            transfer_bytes: self.shape.bytes(),
         })
     }
 

@@ -22,7 +22,7 @@ use penstock_core::{EngineName, Env, RegionId, Rights, Timestamp};
 use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
-use penstock_transport::host::{Busy, EngineSegments};
+use penstock_transport::host::{BusyWorker, EngineSegments};
 
 use crate::engine_inner::EngineInner;
 use crate::manager::Word;
@@ -132,9 +132,9 @@ pub(crate) enum RemoteQuiesceState {
 /// Somebody who was seen in the middle of a copy and has not moved since.
 pub(crate) enum QuiesceCondition {
     /// A worker of this engine, by its hazard.
-    Worker { ours: Arc<EngineSegments>, busy: Busy },
+    Worker { ours: Arc<EngineSegments>, busy: BusyWorker },
     /// A peer's worker, by its hazard.
-    Peer { peer: Arc<PeerState>, busy: Busy },
+    Peer { peer: Arc<PeerState>, busy: BusyWorker },
     /// The cards of a session, this engine's own and the peer's, until they are done with what began before this
     /// revision of this engine's log.
     Cards { peer: Arc<PeerState>, revision: u64 },
@@ -153,8 +153,8 @@ pub(crate) enum QuiesceCondition {
 impl QuiesceCondition {
     pub(crate) fn is_met(&self) -> bool {
         match self {
-            Self::Worker { ours, busy } => ours.owner_state.view().has_settled(busy),
-            Self::Peer { peer, busy } => peer.peer_view.has_settled(busy) || peer.is_gone(),
+            Self::Worker { ours, busy } => ours.owner_state.view().has_finished(busy),
+            Self::Peer { peer, busy } => peer.peer_view.has_finished(busy) || peer.is_gone(),
             Self::Cards { peer, revision } => {
                 peer.is_gone() || peer.peer_view.fence().is_none_or(|fence| fence.has_passed(*revision))
             }

@@ -95,11 +95,11 @@ pub(crate) enum WorkerCall {
     /// A session has ended: stop touching it, then open the latch.
     Leave { peer: Arc<PeerState>, cause: Cause, left: Arc<Latch> },
     /// A side of the session drains: open the latch once nothing of this peer's is under way here.
-    Settle { peer: Arc<PeerState>, settled: Arc<Latch> },
+    DrainTransfers { peer: Arc<PeerState>, drained: Arc<Latch> },
     /// The peer says nothing more: open the latch once all that it said is in the inbox.
-    Empty { peer: Arc<PeerState>, emptied: Arc<Latch> },
+    DrainInbound { peer: Arc<PeerState>, drained: Arc<Latch> },
     /// Room in the inbox came back; this peer's lane may hold notifications.
-    Look { peer_index: u32 },
+    PollLane { peer_index: u32 },
     /// Finish and return.
     Stop,
 }
@@ -134,7 +134,7 @@ pub(crate) enum ControlCall {
     /// Say goodbye to one peer.
     Disconnect { peer: Arc<PeerState>, left: Arc<Latch> },
     /// A worker has left a peer, or settled with it.
-    Left,
+    LatchOpened,
     /// A watched transfer has ended. Its watcher holds it.
     Ended(Key),
     /// The peer tells the control layer that bytes are here.
@@ -542,8 +542,8 @@ impl<E: Env> Shared<E> {
     }
 
     /// One holder of a transfer lets go; the last gives the slot back.
-    pub(crate) fn let_go(&self, key: Key) {
-        if self.slots.get(key).is_some_and(Slot::let_go) {
+    pub(crate) fn release_slot(&self, key: Key) {
+        if self.slots.get(key).is_some_and(Slot::release_hold) {
             let released = self.slots.release(key);
             debug_assert!(released.is_ok(), "only the last holder releases");
         }

@@ -98,9 +98,9 @@ pub(crate) struct Slot {
     outcome: AtomicU64,
     /// Batches that were given up while the peer was, or may have been, at them; and workers whose lane has acknowledged bytes that may
     /// not be placed yet.
-    remote_open: AtomicU32,
+    remote_pending: AtomicU32,
     /// Batches that the transfer did not wait for although they may still touch this engine's memory.
-    local_open: AtomicU32,
+    local_pending: AtomicU32,
     /// The transfer is to end although the peer may still be at something.
     forced: AtomicBool,
     /// The control loop hears of its end.
@@ -117,8 +117,8 @@ impl Slot {
             claims: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             outcome: AtomicU64::new(0),
-            remote_open: AtomicU32::new(0),
-            local_open: AtomicU32::new(0),
+            remote_pending: AtomicU32::new(0),
+            local_pending: AtomicU32::new(0),
             forced: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             payload: Mutex::new(Vec::new()),
@@ -136,8 +136,8 @@ impl Slot {
         self.stop.store(0, Ordering::Relaxed);
         self.claims.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
-        self.remote_open.store(0, Ordering::Relaxed);
-        self.local_open.store(0, Ordering::Relaxed);
+        self.remote_pending.store(0, Ordering::Relaxed);
+        self.local_pending.store(0, Ordering::Relaxed);
         self.forced.store(false, Ordering::Relaxed);
         self.watched.store(is_watched, Ordering::Relaxed);
         self.state.store(Phase::Queued as u32, Ordering::Release); // SYNC begin: pairs with phase()'s Acquire
@@ -160,7 +160,7 @@ impl Slot {
     }
 
     /// One holder less. Answers whether it was the last.
-    pub(crate) fn let_go(&self) -> bool {
+    pub(crate) fn release_hold(&self) -> bool {
         // SYNC holders: the last holder sees what all others did.
         self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -213,21 +213,21 @@ impl Slot {
 
     /// A batch is given up that the peer may still be at: its claim becomes a remote one.
     pub(crate) fn leave_to_peer(&self) {
-        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the word.
+        self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the word.
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
 
     /// Bytes set off over a lane that acknowledges them before they are placed: until somebody closes it, they may still land. The
     /// caller has a claim of the transfer.
-    pub(crate) fn open_remote(&self) {
-        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the claim.
+    pub(crate) fn add_remote_pending(&self) {
+        self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the claim.
     }
 
     /// The peer is not at a given-up batch any more, and has moved so many bytes. Answers whether the
     /// caller finishes the transfer.
     pub(crate) fn moved_remotely(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
-        self.close_remote();
+        self.end_remote_pending();
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
@@ -248,27 +248,27 @@ impl Slot {
     }
 
     /// The peer is not at it any more, or all of it is placed.
-    pub(crate) fn close_remote(&self) {
-        self.remote_open.fetch_sub(1, Ordering::Release); // SYNC remote-open: pairs with is_remote_open()
+    pub(crate) fn end_remote_pending(&self) {
+        self.remote_pending.fetch_sub(1, Ordering::Release); // SYNC remote-pending: pairs with is_remote_pending()
     }
 
     /// The transfer does not wait for a batch any longer that may still touch this engine's memory, and the peer's.
     /// Answers whether the caller finishes it.
-    pub(crate) fn leave_open(&self, units: u64) -> bool {
-        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the claim.
-        self.local_open.fetch_add(1, Ordering::Relaxed); // As above.
+    pub(crate) fn detach_pending(&self, units: u64) -> bool {
+        self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the claim.
+        self.local_pending.fetch_add(1, Ordering::Relaxed); // As above.
         self.release_in_flight(IN_FLIGHT, units)
     }
 
     /// Such a batch touches nothing any more.
-    pub(crate) fn close_local(&self) {
-        self.local_open.fetch_sub(1, Ordering::Release); // SYNC local-open: pairs with is_busy_here()
+    pub(crate) fn end_local_pending(&self) {
+        self.local_pending.fetch_sub(1, Ordering::Release); // SYNC local-pending: pairs with is_busy_here()
     }
 
     /// Whether the peer may still be at something that was given up. Asked after the transfer has
     /// ended, or when nothing of it is in anybody's hands.
-    pub(crate) fn is_remote_open(&self) -> bool {
-        self.remote_open.load(Ordering::Acquire) != 0 // SYNC remote-open: pairs with close_remote()
+    pub(crate) fn is_remote_pending(&self) -> bool {
+        self.remote_pending.load(Ordering::Acquire) != 0 // SYNC remote-pending: pairs with end_remote_pending()
     }
 
     fn release(&self, units: u64) -> bool {
@@ -325,9 +325,9 @@ impl Slot {
     /// Whether somebody has something of it in hand that touches this engine's memory.
     pub(crate) fn is_busy_here(&self) -> bool {
         let claims = self.claims.load(Ordering::Acquire); // SYNC claims: pairs with release_in_flight() and leave_to_peer()
-        // SYNC local-open: pairs with close_local()
+        // SYNC local-pending: pairs with end_local_pending()
         (claims & IN_FLIGHT_MASK) / IN_FLIGHT != (claims & REMOTES_MASK) / REMOTE
-            || self.local_open.load(Ordering::Acquire) != 0
+            || self.local_pending.load(Ordering::Acquire) != 0
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -454,9 +454,9 @@ mod tests {
         slot.leave_to_peer();
         assert!(slot.is_busy_here(), "the other one is not given up");
         assert!(!slot.moved(64, 1));
-        assert!(!slot.is_busy_here() && slot.is_remote_open(), "only the peer may be at it");
+        assert!(!slot.is_busy_here() && slot.is_remote_pending(), "only the peer may be at it");
         assert!(slot.moved_remotely(8, 1), "the last batch finishes");
-        assert_eq!((slot.is_remote_open(), slot.bytes()), (false, 72));
+        assert_eq!((slot.is_remote_pending(), slot.bytes()), (false, 72));
     }
 
     #[test]
@@ -471,9 +471,9 @@ mod tests {
         slot.force();
         assert!(slot.is_forced());
         assert!(slot.leave_remote(1), "nobody has anything in hand any more");
-        assert!(slot.is_remote_open() && !slot.is_busy_here());
-        slot.close_remote();
-        assert!(!slot.is_remote_open());
+        assert!(slot.is_remote_pending() && !slot.is_busy_here());
+        slot.end_remote_pending();
+        assert!(!slot.is_remote_pending());
     }
 
     #[test]

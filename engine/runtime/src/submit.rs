@@ -67,20 +67,20 @@ impl<E: Env> Shared<E> {
             timeout: within,
             priority,
             is_split: helpers > 1,
-            helps: step > 0,
+            is_helper: step > 0,
         };
         let first = self.pick_port();
         if self.ports[first].commands.push(command(0)).is_err() {
             // Nobody else knows of it yet: both holders let go.
             for _ in 0..=helpers {
-                self.let_go(key);
+                self.release_slot(key);
             }
             return Err(SubmitError::Full { what: "the worker's queue" });
         }
         for step in 1..helpers {
             let port = &self.ports[(first + step) % self.ports.len()];
             if port.commands.push(command(step)).is_err() {
-                self.let_go(key); // One helper less; the others do its part.
+                self.release_slot(key); // One helper less; the others do its part.
             }
         }
         for step in 0..helpers {

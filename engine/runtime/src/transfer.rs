@@ -227,7 +227,7 @@ impl<E: Env> Pending<E> {
     }
 
     fn is_quiet_there(&self) -> bool {
-        !self.slot().is_remote_open() || self.peer.has_let_go()
+        !self.slot().is_remote_pending() || self.peer.has_let_go()
     }
 
     /// Whether it is, or nobody can say it any more.
@@ -244,7 +244,7 @@ impl<E: Env> Pending<E> {
 
 impl<E: Env> Drop for Pending<E> {
     fn drop(&mut self) {
-        self.engine.shared.let_go(self.key);
+        self.engine.shared.release_slot(self.key);
     }
 }
 

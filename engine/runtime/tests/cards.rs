@@ -394,7 +394,7 @@ fn a_fault_names_the_rail_on_which_it_ended() {
     *pair.near.1.failure.lock().unwrap() = Some(Cause::MemoryGone.into());
     assert_eq!(end().rail, None);
     *pair.near.1.failure.lock().unwrap() = None;
-    *pair.near.1.untold.lock().unwrap() = Some(Failure::on(0, Cause::PeerCorrupt));
+    *pair.near.1.unreported.lock().unwrap() = Some(Failure::on(0, Cause::PeerCorrupt));
     let fault = end();
     assert_eq!((fault.stage, fault.cause, fault.rail.as_deref()), (Stage::Notify, Cause::PeerCorrupt, Some("a0/1")));
 }

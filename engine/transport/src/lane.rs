@@ -40,11 +40,11 @@ pub struct Batch<'a> {
     pub expected: Revisions,
     /// Completion id (a `wr_id`) under which [`Sink::completed`] reports accepted spans. Unused where
     /// [`RemoteMemory::is_synchronous`].
-    pub token: u64,
+    pub completion_id: u64,
     /// Which transfer it belongs to: an notification behind it names the same.
     pub transfer: u64,
     /// Bytes of that whole transfer.
-    pub whole: u64,
+    pub transfer_bytes: u64,
 }
 
 impl Batch<'_> {
@@ -88,11 +88,11 @@ pub enum Posted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelledOp {
     /// It touches no memory of either side any more. No completion follows.
-    Quiet,
+    Quiesced,
     /// It touches this engine's memory no more, but maybe the peer's. A completion with the bytes moved follows.
-    RemoteOpen,
+    RemotePending,
     /// It may still touch this engine's memory. A completion follows when it does not.
-    Open,
+    Pending,
 }
 
 /// Why a batch was not moved.
@@ -151,9 +151,9 @@ pub struct NotifyRequest<'a> {
     /// The transfer whose batches come before it.
     pub transfer: u64,
     /// Bytes of that whole transfer, as its batches said.
-    pub whole: u64,
+    pub transfer_bytes: u64,
     /// What it is reported under, if it is only accepted.
-    pub token: u64,
+    pub completion_id: u64,
     /// A counter that goes up by one.
     pub counter: Option<CounterRef>,
     pub note: Option<Note<'a>>,
@@ -171,9 +171,9 @@ impl NotifyRequest<'_> {
 pub struct FlushRequest {
     pub transfer: u64,
     /// Bytes of that whole transfer, as its batches said.
-    pub whole: u64,
+    pub transfer_bytes: u64,
     /// What the proof is reported under, if it is only under way.
-    pub token: u64,
+    pub completion_id: u64,
 }
 
 /// What became of an notification.
@@ -195,7 +195,7 @@ pub struct Note<'a> {
 }
 
 /// What a polled lane gives its worker.
-pub trait Sink {
+pub trait LaneEvents {
     /// Whether one more notification can be taken; if not, the lane keeps it.
     fn has_room(&mut self) -> bool;
 
@@ -207,7 +207,7 @@ pub trait Sink {
     fn handed_over(&mut self, note: Note<'_>, handle: Handle);
 
     /// Posted spans have moved, or ended with a cause.
-    fn completed(&mut self, token: u64, result: Result<u64, Failure>);
+    fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>);
 }
 
 /// Something reference counted that one engine gives to another of the same process.
@@ -231,7 +231,7 @@ pub trait Lane: Send {
 
     /// Sends what was accepted and not sent yet (rings the doorbell); waits for no completion. Called when the worker has
     /// nothing more to post for now.
-    fn flush(&mut self) -> Result<(), LaneFault> {
+    fn ring_doorbell(&mut self) -> Result<(), LaneFault> {
         Ok(())
     }
 
@@ -239,9 +239,9 @@ pub trait Lane: Send {
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;
 
     /// Gives up an accepted batch: it is not to touch anything any more, as far as this side can help it.
-    fn cancel_op(&mut self, token: u64) -> CancelledOp {
-        let _ = token;
-        CancelledOp::Quiet
+    fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
+        let _ = completion_id;
+        CancelledOp::Quiesced
     }
 
     /// Whether bytes of a written batch may still be placed at the peer when the batch is reported as moved.
@@ -259,5 +259,5 @@ pub trait Lane: Send {
 
     /// Takes a bounded number of notifications and completions, and does a bounded part of what the
     /// peer asks for. Answers whether there may be more; what waits for [`Sink::has_room`] does not count.
-    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault>;
+    fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault>;
 }

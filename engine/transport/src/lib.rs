@@ -29,8 +29,8 @@ pub mod remote;
 pub use caps::{Caps, Placement, Trust};
 pub use driver::Driver;
 pub use lane::{
-    Batch, CancelledOp, CounterRef, Failure, FlushRequest, Lane, LaneFault, Note, NotifyPosted, NotifyRequest,
-    PostError, Posted, Revisions, Sink,
+    Batch, CancelledOp, CounterRef, Failure, FlushRequest, Lane, LaneEvents, LaneFault, Note, NotifyPosted,
+    NotifyRequest, PostError, Posted, Revisions,
 };
 pub use link::{
     AdvertisedRegion, ControlSender, Exported, Fds, ImportError, JoinError, Link, LocalEnd, Registrar, RemoteEnd,

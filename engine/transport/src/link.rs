@@ -140,18 +140,18 @@ pub trait Registrar: Send + Sync {
     }
 
     /// The memory of a peer's region, as this process reaches it.
-    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
+    fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
 
     /// As [`Registrar::import`], of a region that came with more descriptors than its own.
     fn import_with(
         &self,
         region: &AdvertisedRegion<'_>,
-        token: Option<OwnedFd>,
+        fd: Option<OwnedFd>,
         more: Vec<OwnedFd>,
     ) -> Result<RemoteMemory, ImportError> {
         // Descriptors that mean nothing to this transport are closed.
         drop(more);
-        self.import(region, token)
+        self.import(region, fd)
     }
 
     /// The way by which a peer's region would be reached, and why no better one. Nothing is mapped for it.

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use penstock_core::limits::WITHDRAWALS_KEPT;
 use penstock_core::plan::RegionKey;
 use penstock_ring::gate::Withdrawals;
-use penstock_ring::{Lapped, Life, Withdrawal};
+use penstock_ring::{Life, LogOverrun, Withdrawal};
 
-use crate::host::{Busy, PeerSegments, PlanWithdrawn, REGION_WORDS, WHOLE_REGION, is_renewal, stands_after};
+use crate::host::{BusyWorker, PeerSegments, PlanWithdrawn, REGION_WORDS, WHOLE_REGION, check_against, is_renewal};
 use crate::lane::CounterRef;
 
 /// What this engine can see of a peer.
@@ -55,13 +55,13 @@ struct LogTail {
     /// By region, the revision of the last withdrawal of anything of it.
     last: HashMap<u32, u64>,
     /// The revision up to which withdrawals were not told, of whichever regions.
-    untold: u64,
+    unreported: u64,
 }
 
 impl LogTail {
     fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         let last = self.last.get(&(region % REGION_WORDS as u32)).copied().unwrap_or_default();
-        last.max(self.untold) <= since
+        last.max(self.unreported) <= since
     }
 }
 
@@ -79,12 +79,12 @@ impl RemoteGateLog {
 
     /// Appends reported withdrawals, of which the first has revision `since + 1`. If they do not follow on what is held
     /// here, the older entries are dropped.
-    pub fn learn(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
+    pub fn append(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         let until = since.saturating_add(list.len() as u64);
         let mut log = self.log();
         if self.copied.load(Ordering::Relaxed) != since {
             log.steps.clear();
-            log.untold = log.untold.max(since);
+            log.unreported = log.unreported.max(since);
         }
         for (step, withdrawal) in list.enumerate() {
             let revision = since.saturating_add(step as u64 + 1);
@@ -111,16 +111,21 @@ impl RemoteGateLog {
 
     /// Checks that no withdrawal reported after revision `since` overlaps these extents, (offset, length), of a region of
     /// the peer. The error says what kind did, or that the log no longer reaches back far enough.
-    pub fn still_stands(
+    pub fn check_withdrawals(
         &self,
         since: u64,
         key: RegionKey,
         extents: impl Iterator<Item = (u64, u64)> + Clone,
     ) -> Result<(), PlanWithdrawn> {
-        stands_after(self.withdrawals_since(since), || self.log().is_untouched_since(key.region.0, since), key, extents)
+        check_against(
+            self.withdrawals_since(since),
+            || self.log().is_untouched_since(key.region.0, since),
+            key,
+            extents,
+        )
     }
 
-    fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
+    fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
         let log = self.log();
         let until = self.copied.load(Ordering::Relaxed);
         // If nothing after `since` was reported, the list is empty, also for a caller that knows of a newer revision.
@@ -130,7 +135,7 @@ impl RemoteGateLog {
                 let list = log.steps.iter().skip(log.steps.len() - missing).copied().collect();
                 Ok(Withdrawals { revision: until.max(since), list })
             }
-            _ => Err(Lapped { known: since, found: until }),
+            _ => Err(LogOverrun { known: since, found: until }),
         }
     }
 
@@ -151,7 +156,7 @@ impl PeerView {
 
     /// What the peer withdrew after revision `since`, as far as it is known here. A reported log may lag behind: a peer
     /// whose workers move the bytes then refuses the operation; over RDMA its revocation waits for the fence.
-    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
+    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
         match self {
             Self::Shared(segments) => segments.owner_state.withdrawals_since(since),
             Self::Reported(told) | Self::Fenced(told, _) => told.withdrawals_since(since),
@@ -177,17 +182,17 @@ impl PeerView {
     }
 
     /// How many sessions with index `peer_index` in the peer's table the peer's workers have left. Always 0 between hosts.
-    pub fn departures(&self, peer_index: u32) -> u64 {
+    pub fn sessions_left(&self, peer_index: u32) -> u64 {
         match self {
-            Self::Shared(segments) => segments.owner_state.departures(peer_index),
+            Self::Shared(segments) => segments.owner_state.sessions_left(peer_index),
             Self::Reported(_) | Self::Fenced(..) => 0,
         }
     }
 
     /// Whether the peer's liveness thread runs, by the lock that the kernel marks at its death. `Unknown` between hosts.
-    pub fn life(&self) -> Life {
+    pub fn liveness(&self) -> Life {
         match self {
-            Self::Shared(segments) => segments.owner_state.life(),
+            Self::Shared(segments) => segments.owner_state.liveness(),
             Self::Reported(_) | Self::Fenced(..) => Life::Unknown,
         }
     }
@@ -206,22 +211,22 @@ impl PeerView {
     }
 
     /// The peer's workers that are copying for `peer_index` at this moment, appended to `busy`.
-    pub fn observe(&self, peer_index: u32, busy: &mut Vec<Busy>) {
+    pub fn observe(&self, peer_index: u32, busy: &mut Vec<BusyWorker>) {
         if let Self::Shared(segments) = self {
             segments.owner_state.observe(peer_index, busy);
         }
     }
 
     /// Whether a worker of the peer that was seen copying has finished what it was copying then.
-    pub fn has_settled(&self, busy: &Busy) -> bool {
+    pub fn has_finished(&self, busy: &BusyWorker) -> bool {
         match self {
-            Self::Shared(segments) => segments.owner_state.has_settled(busy),
+            Self::Shared(segments) => segments.owner_state.has_finished(busy),
             Self::Reported(_) | Self::Fenced(..) => true,
         }
     }
 
     /// Whether a counter that was announced still stands, as far as can be known here.
-    pub fn counter_stands(&self, counter: CounterRef) -> bool {
+    pub fn counter_exists(&self, counter: CounterRef) -> bool {
         match self {
             Self::Shared(segments) => {
                 segments.mailbox.counter(counter.index).is_some_and(|cell| cell.generation() == counter.generation)
@@ -231,19 +236,19 @@ impl PeerView {
     }
 
     /// Takes what the peer says of its log.
-    pub fn learn(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
+    pub fn on_withdrawals(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         match self {
             Self::Shared(_) => {}
-            Self::Reported(told) => told.learn(since, list),
+            Self::Reported(told) => told.append(since, list),
             Self::Fenced(told, fence) => {
-                told.learn(since, list);
+                told.append(since, list);
                 fence.on_withdrawals();
             }
         }
     }
 
     /// Takes the peer's word for how far its log has come.
-    pub fn hear(&self, revision: u64) {
+    pub fn on_revision(&self, revision: u64) {
         if let Self::Reported(told) | Self::Fenced(told, _) = self {
             told.on_revision(revision);
         }
@@ -264,9 +269,9 @@ mod tests {
     #[test]
     fn a_log_that_is_told_reads_like_one_that_is_seen() {
         let told = RemoteGateLog::default();
-        told.learn(7, steps(0..0));
+        told.append(7, steps(0..0));
         assert_eq!((told.revision(), told.copied()), (7, 7));
-        told.learn(7, steps(8..11));
+        told.append(7, steps(8..11));
         let since = told.withdrawals_since(8).unwrap();
         assert_eq!((since.revision, since.list.iter().map(|step| step.offset).collect::<Vec<_>>()), (10, vec![9, 10]));
         assert_eq!(told.withdrawals_since(10).unwrap().list, []);
@@ -274,7 +279,7 @@ mod tests {
         assert!(told.withdrawals_since(6).is_err(), "nobody told what came before");
         told.on_revision(20);
         assert_eq!(told.withdrawals_since(10).unwrap().revision, 10, "heard of is not known");
-        told.learn(30, steps(31..33));
+        told.append(30, steps(31..33));
         assert!(told.withdrawals_since(10).is_err(), "a gap is a gap");
         assert_eq!(told.withdrawals_since(31).unwrap().list.len(), 1);
     }
@@ -283,24 +288,24 @@ mod tests {
     fn what_ends_a_region_is_known_by_its_revision_and_parts_that_are_taken_back_are_not() {
         let told = Arc::new(RemoteGateLog::default());
         let peer_view = PeerView::Reported(Arc::clone(&told));
-        told.learn(7, steps(0..3));
+        told.append(7, steps(0..3));
         assert_eq!((peer_view.revision(), peer_view.deregistered()), (10, 0));
         let whole = Withdrawal { region: 1, generation: 0, offset: 0, len: WHOLE_REGION };
-        told.learn(10, [whole, Withdrawal { len: 1, ..whole }].into_iter());
+        told.append(10, [whole, Withdrawal { len: 1, ..whole }].into_iter());
         assert_eq!((peer_view.revision(), peer_view.deregistered()), (12, 11));
         let renewed = Withdrawal { len: 4096 | 1 << 63, ..whole };
         assert!(is_renewal(&renewed));
-        told.learn(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
+        told.append(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
         assert_eq!((peer_view.revision(), peer_view.deregistered()), (14, 14));
     }
 
     #[test]
     fn what_was_told_is_compared_with_extents() {
         let told = RemoteGateLog::default();
-        told.learn(4, [Withdrawal { region: 1, generation: 2, offset: 100, len: 50 }].into_iter());
+        told.append(4, [Withdrawal { region: 1, generation: 2, offset: 100, len: 50 }].into_iter());
         let stands = |since, region, generation, offset| {
             let key = RegionKey { region: RegionId(region), generation: Generation(generation) };
-            told.still_stands(since, key, [(0, 10), (offset, 10)].into_iter())
+            told.check_withdrawals(since, key, [(0, 10), (offset, 10)].into_iter())
         };
         assert_eq!(stands(4, 1, 2, 95), Err(PlanWithdrawn::Revoked));
         assert_eq!((stands(5, 1, 2, 95), stands(9, 1, 2, 95)), (Ok(()), Ok(())), "it was known then");
@@ -314,7 +319,7 @@ mod tests {
         let told = RemoteGateLog::default();
         let many = WITHDRAWALS_KEPT as u64 * 3;
         for step in 0..many {
-            told.learn(step, steps(step + 1..step + 2));
+            told.append(step, steps(step + 1..step + 2));
         }
         assert_eq!(told.withdrawals_since(many - WITHDRAWALS_KEPT as u64).unwrap().list.len(), WITHDRAWALS_KEPT);
         assert!(told.withdrawals_since(many - WITHDRAWALS_KEPT as u64 - 1).is_err());

@@ -136,10 +136,10 @@ pub fn parse(line: &RingLine, sequence: u64) -> Result<RecordHead, RecordError> 
 }
 
 /// Copies the payload bytes of line `place` of a record to where they belong in `payload`.
-pub fn unpack(place: usize, line: &RingLine, payload: &mut [u8]) {
-    let (start, words) = match place {
+pub fn unpack(index: usize, line: &RingLine, payload: &mut [u8]) {
+    let (start, words) = match index {
         0 => (0, &line.0[4..8]),
-        place => (NOTE_INLINE_BYTES + (place - 1) * LINE_BYTES, &line.0[..]),
+        index => (NOTE_INLINE_BYTES + (index - 1) * LINE_BYTES, &line.0[..]),
     };
     let Some(target) = payload.get_mut(start..) else { return };
     for (chunk, word) in target.chunks_mut(8).zip(words) {

@@ -141,7 +141,7 @@ impl Rogue {
         self.send(&Frame::Hello(ours), &[]);
         let Heard::Frame(Frame::Hello(theirs), _) = self.hear(PATIENCE) else { panic!("no hello came") };
         let Heard::Frame(Frame::Offer(offer), tokens) = self.hear(PATIENCE) else { panic!("no offer came") };
-        Greeted { rogue: self, theirs, tokens, offer }
+        Greeted { rogue: self, theirs, fds: tokens, offer }
     }
 }
 
@@ -175,7 +175,7 @@ pub struct Greeted {
     /// What the engine said.
     pub theirs: Hello,
     /// What the engine offered: owner state, mailbox, rings, bells.
-    pub tokens: Vec<OwnedFd>,
+    pub fds: Vec<OwnedFd>,
     offer: Offer,
 }
 
@@ -195,7 +195,7 @@ impl Greeted {
         let segments = EngineSegments::create(1).expect("memory for what is shared");
         let rings = offer::make_rings(usize::from(self.theirs.workers)).expect("memory for the rings");
         let slots = Banks::create(1).expect("memory for the slots");
-        let tokens = offer::tokens(&segments, &rings, &slots).expect("they can be passed on");
+        let tokens = offer::fds(&segments, &rings, &slots).expect("they can be passed on");
         let blob = offer::blob(penstock::memory::ProbeWords::NONE);
         (Offering { transport: "shm".to_owned(), blob, tokens }, Own { segments, rings, slots })
     }
@@ -227,10 +227,10 @@ impl Greeted {
         let Heard::Frame(Frame::Regions(regions), pools) = self.rogue.hear(PATIENCE) else {
             panic!("no session stands");
         };
-        assert_eq!((self.offer.transport.as_str(), self.tokens.len()), ("shm", 5 + usize::from(self.theirs.workers)));
+        assert_eq!((self.offer.transport.as_str(), self.fds.len()), ("shm", 5 + usize::from(self.theirs.workers)));
         let workers = usize::from(self.theirs.workers);
         // The first is the owner state, which can only be read.
-        let mut tokens = self.tokens.into_iter().skip(1);
+        let mut tokens = self.fds.into_iter().skip(1);
         let mut segment = |bytes: usize| {
             let token = tokens.next().expect("posts, mail, rings, slots, bells");
             Segment::open(token, bytes as u64, Access::ReadWrite).expect("an honest offer can be mapped")
@@ -283,7 +283,7 @@ impl Intruder {
 
     /// Makes the engine look at its rings.
     pub fn ring(&self) {
-        let mailbox = MailboxView::over(self.mailbox.place(), self.workers).expect("the mail is whole");
+        let mailbox = MailboxView::over(self.mailbox.range(), self.workers).expect("the mail is whole");
         mailbox.ready(0).mark(self.peer_index);
         for bell in &self.bells {
             // A full counter wakes as well.

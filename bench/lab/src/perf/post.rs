@@ -8,7 +8,7 @@ use penstock::memory::Window;
 use penstock::memory::copy::hint_for;
 use penstock::transport::lane::{Handle, LaneFault};
 use penstock::transport::{
-    Batch, Lane, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteMemory, Revisions, Sink,
+    Batch, Lane, LaneEvents, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteMemory, Revisions,
 };
 use penstock::{Cause, Plan, Span};
 
@@ -52,7 +52,7 @@ impl Lane for NoCopy {
         Err(PostError::Fault(LaneFault(Cause::NoPath)))
     }
 
-    fn poll(&mut self, _: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll(&mut self, _: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         Ok(false)
     }
 }
@@ -87,8 +87,18 @@ fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &Remote
             }
             let (direction, expected) = (shape.direction(), Revisions::default());
             let (local_key, spans) = (shape.sections()[unit.section()].local(), &spans[..count]);
-            let batch =
-                Batch { direction, local, local_key, remote, spans, hint, expected, token: 0, transfer: 0, whole: 0 };
+            let batch = Batch {
+                direction,
+                local,
+                local_key,
+                remote,
+                spans,
+                hint,
+                expected,
+                completion_id: 0,
+                transfer: 0,
+                transfer_bytes: 0,
+            };
             match lane.post(&batch) {
                 Ok(Posted::Moved(bytes)) => moved.fetch_add(bytes, Ordering::Relaxed),
                 refused => unreachable!("a checked plan lies in its pools and nothing is withdrawn: {refused:?}"),

@@ -94,11 +94,11 @@ fn join(ours: Ours, here: LocalEnd, there: RemoteEnd, blob: &[u8]) -> Result<Lin
     if parcel.segments.workers() != there.workers || parcel.handles.len() != here.workers {
         return Err(JoinError::Garbled("the other engine has another number of workers than it said"));
     }
-    let theirs = Arc::new(parcel.segments.seen_from_inside());
+    let theirs = Arc::new(parcel.segments.as_local_peer());
     let lanes = CopyLane::for_each_worker(CopyLaneParts {
-        ours: &ours.segments,
-        theirs: &theirs,
-        our_party: here.peer_index,
+        segments: &ours.segments,
+        peer_segments: &theirs,
+        our_index: here.peer_index,
         index_at_peer: there.peer_index,
         outbound: &parcel.rings,
         inbound: InboundRings::over(&ours.rings, there.workers)?,

@@ -51,11 +51,11 @@ pub fn make_rings(senders: usize) -> Result<Segment, MemoryError> {
 }
 
 /// The descriptors of this side: what it has of its own, the rings the peer fills, the slots it fills.
-pub fn tokens(segments: &EngineSegments, rings: &Segment, slots: &Banks) -> Result<Fds, MemoryError> {
+pub fn fds(segments: &EngineSegments, rings: &Segment, slots: &Banks) -> Result<Fds, MemoryError> {
     let (owner_state, mailbox) = (segments.owner_state.segment(), segments.mailbox.segment());
-    let mut tokens = vec![owner_state.share()?, mailbox.share()?, rings.share()?, slots.segment().share()?];
-    tokens.extend(segments.bells().iter().cloned());
-    Ok(tokens)
+    let mut fds = vec![owner_state.share()?, mailbox.share()?, rings.share()?, slots.segment().share()?];
+    fds.extend(segments.bells().iter().cloned());
+    Ok(fds)
 }
 
 /// The other side, mapped.
@@ -70,7 +70,7 @@ pub struct Accepted {
 }
 
 /// Checks and maps what a peer with `there` workers passed to us, who have `here`.
-pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> Result<Accepted, JoinError> {
+pub fn accept(blob: &[u8], fds: Vec<OwnedFd>, here: usize, there: usize) -> Result<Accepted, JoinError> {
     let probe_words = match blob.split_last_chunk() {
         Some((layouts, probe_words)) if layouts == fingerprint() => ProbeWords::decode(probe_words),
         _ => {
@@ -79,23 +79,23 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
         }
     };
     let expected = 4 + 1 + there;
-    let found = tokens.len();
-    let mut tokens = tokens.into_iter();
-    let mut next = || tokens.next();
+    let found = fds.len();
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next();
     let (Some(owner_state), Some(mailbox), Some(rings), Some(slots)) = (next(), next(), next(), next()) else {
         return Err(JoinError::Fds { expected, found });
     };
     if found != expected {
         return Err(JoinError::Fds { expected, found });
     }
-    let bells = tokens.map(check_bell).collect::<Result<Vec<_>, _>>()?;
+    let bells = fds.map(check_bell).collect::<Result<Vec<_>, _>>()?;
     let owner_state = Segment::open(owner_state, owner_state_bytes(there) as u64, Access::Read)?;
     let mailbox = Segment::open(mailbox, mailbox_bytes(there) as u64, Access::ReadWrite)?;
     let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
     let slots = Banks::open(slots, there)?;
-    let owner_state = OwnerStateView::over(owner_state.place(), there)?;
-    let mailbox = MailboxView::over(mailbox.place(), there)?;
-    Ok(Accepted { segments: PeerSegments::new(owner_state, mailbox, bells), rings: rings.place(), slots, probe_words })
+    let owner_state = OwnerStateView::over(owner_state.range(), there)?;
+    let mailbox = MailboxView::over(mailbox.range(), there)?;
+    Ok(Accepted { segments: PeerSegments::new(owner_state, mailbox, bells), rings: rings.range(), slots, probe_words })
 }
 
 /// A bell is written to whenever the peer sleeps: it must be an eventfd and nothing else, or a peer

@@ -75,12 +75,12 @@ impl Registrar for ShmRegistrar {
         path.first() == Some(&MAPPABLE_IN_PIECES)
     }
 
-    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
-        match (region.path, token) {
-            ([MAPPABLE, pages], Some(token)) => {
+    fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+        match (region.path, fd) {
+            ([MAPPABLE, pages], Some(fd)) => {
                 let pages =
                     PageKind::from_code(*pages).ok_or(ImportError::Garbled("its pages are of no known kind"))?;
-                Ok(map_foreign_pool(token, region.bytes, region.rights, pages)?.into())
+                Ok(map_foreign_pool(fd, region.bytes, region.rights, pages)?.into())
             }
             ([CALLER], None) => self.way_to_caller_memory(region),
             ([NOTHING], None) => Err(ImportError::NoPath("the region gives no rights to peers".to_owned())),
@@ -92,20 +92,20 @@ impl Registrar for ShmRegistrar {
     fn import_with(
         &self,
         region: &AdvertisedRegion<'_>,
-        token: Option<OwnedFd>,
+        fd: Option<OwnedFd>,
         more: Vec<OwnedFd>,
     ) -> Result<RemoteMemory, ImportError> {
-        let ([MAPPABLE_IN_PIECES, pages, places @ ..], Some(token)) = (region.path, token.as_ref()) else {
-            return self.import(region, token);
+        let ([MAPPABLE_IN_PIECES, pages, places @ ..], Some(fd)) = (region.path, fd.as_ref()) else {
+            return self.import(region, fd);
         };
-        let token = token.try_clone().map_err(|_| ImportError::Memory(MemoryError::NoDescriptor { what: "a pool" }))?;
+        let fd = fd.try_clone().map_err(|_| ImportError::Memory(MemoryError::NoDescriptor { what: "a pool" }))?;
         let pages = PageKind::from_code(*pages).ok_or(ImportError::Garbled("its pages are of no known kind"))?;
         let (places, rest) = places.as_chunks::<16>();
         if !rest.is_empty() || places.len() != more.len() {
             return Err(ImportError::Garbled("its pieces and its descriptors do not belong together"));
         }
         let pieces: Vec<FreshPiece<OwnedFd>> = places.iter().zip(more).map(|(place, fd)| piece(place, fd)).collect();
-        Ok(map_foreign_pieces(token, region.bytes, region.rights, pages, &pieces)?.into())
+        Ok(map_foreign_pieces(fd, region.bytes, region.rights, pages, &pieces)?.into())
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
@@ -124,17 +124,17 @@ impl Registrar for ShmRegistrar {
 }
 
 fn export_pool(pool: &Pool) -> Exported {
-    let (token, pieces) = pool.share_in_pieces();
+    let (fd, pieces) = pool.share_in_pieces();
     let pages = pool.pages().got.code();
     if pieces.is_empty() {
-        return Exported { path: vec![MAPPABLE, pages], fd: Some(token), extra_fds: Vec::new() };
+        return Exported { path: vec![MAPPABLE, pages], fd: Some(fd), extra_fds: Vec::new() };
     }
     let mut path = vec![MAPPABLE_IN_PIECES, pages];
     for piece in &pieces {
         path.extend(piece.offset.to_le_bytes());
         path.extend(piece.len.to_le_bytes());
     }
-    Exported { path, fd: Some(token), extra_fds: pieces.into_iter().map(|piece| piece.fd).collect() }
+    Exported { path, fd: Some(fd), extra_fds: pieces.into_iter().map(|piece| piece.fd).collect() }
 }
 
 fn piece(place: &[u8; 16], fd: OwnedFd) -> FreshPiece<OwnedFd> {

@@ -57,21 +57,21 @@ impl Transport for ShmTransport {
     fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
         let rings = offer::make_rings(there.workers)?;
         let slots = Banks::create(here.workers)?;
-        let tokens = offer::tokens(&self.segments, &rings, &slots)?;
+        let fds = offer::fds(&self.segments, &rings, &slots)?;
         let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
         let process_vm = self.process_vm;
         let ours = if process_vm { ProbeWords::of_this_process(here.epoch) } else { ProbeWords::NONE };
-        let join = move |blob: &[u8], tokens| {
+        let join = move |blob: &[u8], fds| {
             let Accepted { segments: theirs, rings: outbound, slots: incoming, probe_words } =
-                offer::accept(blob, tokens, here.workers, there.workers)?;
+                offer::accept(blob, fds, here.workers, there.workers)?;
             let theirs = Arc::new(theirs);
             let lanes = CopyLane::for_each_worker(CopyLaneParts {
-                ours: &segments,
-                theirs: &theirs,
-                our_party: here.peer_index,
+                segments: &segments,
+                peer_segments: &theirs,
+                our_index: here.peer_index,
                 index_at_peer: there.peer_index,
                 outbound: &outbound,
-                inbound: InboundRings::over(&rings.place(), there.workers)?,
+                inbound: InboundRings::over(&rings.range(), there.workers)?,
                 hand_overs: None,
                 bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
             })?;
@@ -89,6 +89,6 @@ impl Transport for ShmTransport {
                 path,
             })
         };
-        Ok(Offering { blob: offer::blob(ours), fds: tokens, join: Box::new(join) })
+        Ok(Offering { blob: offer::blob(ours), fds: fds, join: Box::new(join) })
     }
 }

@@ -8,8 +8,8 @@ use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{Registry, Window};
 use penstock_ring::Hazard;
-use penstock_transport::host::{Bell, EngineSegments, LastRegion, OwnerStateView, PlanWithdrawn, still_stands};
-use penstock_transport::{CounterRef, LaneFault, Sink};
+use penstock_transport::host::{Bell, EngineSegments, LastRegion, OwnerStateView, PlanWithdrawn, check_withdrawals};
+use penstock_transport::{CounterRef, LaneEvents, LaneFault};
 use rustix::thread::futex;
 
 use crate::notes::Notes;
@@ -72,8 +72,8 @@ fn admit(
     if request.revision > view.revision() {
         return Err(CORRUPT); // Nobody can have told it.
     }
-    if let Err(withdrawn) = still_stands(view, request.revision, request.key, request.extents.iter().copied()) {
-        return Ok(Err(withdrawn.told_to_peer()));
+    if let Err(withdrawn) = check_withdrawals(view, request.revision, request.key, request.extents.iter().copied()) {
+        return Ok(Err(withdrawn.cause_for_peer()));
     }
     let Some(region) = known.find(registry, request.key) else { return Ok(Err(Cause::RevokedByPeer)) };
     let (rights, window) = (region.rights(), region.window());
@@ -213,13 +213,13 @@ impl Incoming {
         message: &Message<'_>,
         common: &Common,
         notes: &mut Notes,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let &Message::Announce { operation, transfer, counter, note } = message else { return Err(CORRUPT) };
         self.begin(operation)?;
         let why = self.poisoned.why(transfer);
         if let Some(note) = note {
-            notes.arrive(note, why.is_none(), sink)?;
+            notes.arrive(note, why.is_none(), events)?;
         }
         let is_counted = why.is_some() || counter.is_none_or(|counter| common.count(counter));
         let result = why.map_or(Ok(u64::from(is_counted)), Err);
@@ -266,8 +266,8 @@ impl Answer {
         }
         let mut bytes = Vec::with_capacity(PAYLOAD_BYTES_MAX);
         touch.during(|| {
-            let stands = still_stands(view, self.checked, self.key, self.extents.iter().copied());
-            stands.map_err(PlanWithdrawn::told_to_peer)?;
+            let stands = check_withdrawals(view, self.checked, self.key, self.extents.iter().copied());
+            stands.map_err(PlanWithdrawn::cause_for_peer)?;
             while let Some(&(offset, len)) = self.extents.get(self.at.0)
                 && bytes.len() < PAYLOAD_BYTES_MAX
             {

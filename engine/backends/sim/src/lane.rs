@@ -8,8 +8,8 @@ use penstock_ring::ReadyBits;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::record::lines_for;
 use penstock_transport::{
-    Batch, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteGateLog, RemoteMemory,
-    Revisions, Sink,
+    Batch, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteGateLog,
+    RemoteMemory, Revisions,
 };
 
 use crate::hub::SimPort;
@@ -67,7 +67,7 @@ impl SimLane {
     }
 
     /// All messages before this one have come.
-    fn follow(&mut self, kept: &Kept, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+    fn follow(&mut self, kept: &Kept, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
         match (Message::parse(&kept.message).map_err(garbled)?, kept.landed) {
             (Message::Write { request, is_last, .. }, Some(landed)) => {
                 self.incoming.wrote(request.operation, request.transfer, is_last, landed)
@@ -77,11 +77,11 @@ impl SimLane {
             }
             (Message::Read(request), _) => self.incoming.asked(request, &mut self.common),
             (message @ Message::Announce { .. }, _) => {
-                self.incoming.announced(&message, &self.common, &mut self.notes, sink)
+                self.incoming.announced(&message, &self.common, &mut self.notes, events)
             }
             (Message::Done { operation, result, revision }, _) => {
                 self.told.on_revision(revision);
-                self.outgoing.done(operation, result, sink)
+                self.outgoing.done(operation, result, events)
             }
             (Message::Credit(lines), _) => self.notes.hear(lines),
             (Message::Write { .. } | Message::Data { .. }, _) => Ok(()),
@@ -161,7 +161,7 @@ impl Lane for SimLane {
             revision: batch.expected.remote,
             spans: spans.to_vec(),
         };
-        self.outgoing.push(Op::new(kind, batch.token, batch.transfer, Some(memories), bytes));
+        self.outgoing.push(Op::new(kind, batch.completion_id, batch.transfer, Some(memories), bytes));
         Ok(Posted::Accepted(count))
     }
 
@@ -179,11 +179,11 @@ impl Lane for SimLane {
         }
         let note = arrival.note.map(|note| (note.id, note.payload.to_vec()));
         let kind = Kind::Announce { counter: arrival.counter, note, lines };
-        self.outgoing.push(Op::new(kind, arrival.token, arrival.transfer, None, 0));
+        self.outgoing.push(Op::new(kind, arrival.completion_id, arrival.transfer, None, 0));
         Ok(NotifyPosted::Accepted)
     }
 
-    fn flush(&mut self) -> Result<(), LaneFault> {
+    fn ring_doorbell(&mut self) -> Result<(), LaneFault> {
         self.send(self.port.now())
     }
 
@@ -191,22 +191,24 @@ impl Lane for SimLane {
         Err(PostError::Fault(LaneFault(Cause::NoPath)))
     }
 
-    fn cancel_op(&mut self, token: u64) -> CancelledOp {
-        let Some((answer, lines)) = self.outgoing.cancel_op(token, &mut self.line) else { return CancelledOp::Quiet };
+    fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
+        let Some((answer, lines)) = self.outgoing.cancel_op(completion_id, &mut self.line) else {
+            return CancelledOp::Quiesced;
+        };
         self.notes.take_back(lines);
         // The rest of it may leave now as what is given up.
         self.ready.mark(self.peer_index as usize);
         answer
     }
 
-    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let now = self.port.now();
-        self.notes.deliver(sink);
+        self.notes.deliver(events);
         for _ in 0..PACKETS_PER_POLL {
             let Some(packet) = self.port.take() else { break };
             self.take(&packet, now)?;
             while let Some(kept) = self.line.next_in_order() {
-                self.follow(&kept, sink)?;
+                self.follow(&kept, events)?;
             }
         }
         self.send(now)?;

@@ -6,9 +6,9 @@ use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, NoteId, Span};
 use penstock_memory::Window;
-use penstock_transport::host::{OwnerStateView, PlanWithdrawn, still_stands};
+use penstock_transport::host::{OwnerStateView, PlanWithdrawn, check_withdrawals};
 use penstock_transport::lane::CancelledOp;
-use penstock_transport::{CounterRef, Failure, LaneFault, Note, Sink};
+use penstock_transport::{CounterRef, Failure, LaneEvents, LaneFault, Note};
 
 use crate::incoming::Touch;
 use crate::line::{FramePart, Line};
@@ -47,7 +47,7 @@ pub(crate) struct Memories {
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     /// What it is reported under.
-    pub(crate) token: u64,
+    pub(crate) completion_id: u64,
     /// The transfer it belongs to.
     pub(crate) transfer: u64,
     /// None of an announcement.
@@ -62,8 +62,8 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    pub(crate) fn new(kind: Kind, token: u64, transfer: u64, memories: Option<Memories>, bytes: u64) -> Self {
-        Self { kind, token, transfer, memories, bytes, at: (0, 0), is_sent: false, failed: None }
+    pub(crate) fn new(kind: Kind, completion_id: u64, transfer: u64, memories: Option<Memories>, bytes: u64) -> Self {
+        Self { kind, completion_id, transfer, memories, bytes, at: (0, 0), is_sent: false, failed: None }
     }
 
     fn forget_memory(&mut self) {
@@ -85,7 +85,7 @@ impl Memories {
 
     /// Its memory, if nothing was withdrawn of it.
     fn standing(&self, view: &OwnerStateView) -> Result<&Window, Cause> {
-        still_stands(view, self.checked, self.key, self.extents()).map_err(PlanWithdrawn::ends_here)?;
+        check_withdrawals(view, self.checked, self.key, self.extents()).map_err(PlanWithdrawn::cause_for_local)?;
         self.local.as_ref().ok_or(Cause::Cancelled)
     }
 }
@@ -201,7 +201,7 @@ impl Outgoing {
         &mut self,
         operation: u64,
         result: Result<u64, Cause>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let op = self.flying.remove(&operation).filter(|op| op.is_sent).ok_or(CORRUPT)?;
         let result = match (op.failed, &op.kind, result) {
@@ -210,20 +210,20 @@ impl Outgoing {
             (None, Kind::Announce { .. }, Ok(told)) => Ok(told.min(1)),
             (None, _, Ok(_)) => Ok(op.bytes),
         };
-        sink.completed(op.token, result.map_err(Failure::from));
+        events.completed(op.completion_id, result.map_err(Failure::from));
         Ok(())
     }
 
     /// Gives up what goes under this token, if it is here. With the lines of a note that does not leave.
-    pub(crate) fn cancel_op(&mut self, token: u64, line: &mut Line) -> Option<(CancelledOp, u64)> {
-        if let Some(place) = self.waiting.iter().position(|op| op.token == token) {
+    pub(crate) fn cancel_op(&mut self, completion_id: u64, line: &mut Line) -> Option<(CancelledOp, u64)> {
+        if let Some(place) = self.waiting.iter().position(|op| op.completion_id == completion_id) {
             let lines = match self.waiting.remove(place)?.kind {
                 Kind::Announce { lines, .. } => lines,
                 _ => 0,
             };
-            return Some((CancelledOp::Quiet, lines));
+            return Some((CancelledOp::Quiesced, lines));
         }
-        let (&operation, op) = self.flying.iter_mut().find(|(_, op)| op.token == token)?;
+        let (&operation, op) = self.flying.iter_mut().find(|(_, op)| op.completion_id == completion_id)?;
         match op.kind {
             // What it has not landed yet it need not land.
             Kind::Write => {
@@ -237,7 +237,7 @@ impl Outgoing {
             Kind::Read { .. } => op.fail(Cause::Cancelled),
             Kind::Announce { .. } => {}
         }
-        Some((CancelledOp::RemoteOpen, 0))
+        Some((CancelledOp::RemotePending, 0))
     }
 }
 

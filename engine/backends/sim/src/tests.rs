@@ -11,8 +11,8 @@ use penstock_ring::Withdrawal;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Batch, CounterRef, Driver, Failure, Lane, LocalEnd, Note, PostError, RemoteEnd, RemoteMemory, Revisions, Sink,
-    TargetMediatedMemory, Transport,
+    Batch, CounterRef, Driver, Failure, Lane, LaneEvents, LocalEnd, Note, PostError, RemoteEnd, RemoteMemory,
+    Revisions, TargetMediatedMemory, Transport,
 };
 use proptest::prelude::*;
 
@@ -67,7 +67,7 @@ struct Got {
     completed: Vec<(u64, Result<u64, Cause>)>,
 }
 
-impl Sink for Got {
+impl LaneEvents for Got {
     fn has_room(&mut self) -> bool {
         true
     }
@@ -80,8 +80,8 @@ impl Sink for Got {
         panic!("nothing is handed over between hosts");
     }
 
-    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
-        self.completed.push((token, result.map_err(|failure| failure.cause)));
+    fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>) {
+        self.completed.push((completion_id, result.map_err(|failure| failure.cause)));
     }
 }
 
@@ -174,7 +174,7 @@ impl Side {
         bytes
     }
 
-    fn post(&mut self, direction: Direction, token: u64, len: u64) -> Result<(), PostError> {
+    fn post(&mut self, direction: Direction, completion_id: u64, len: u64) -> Result<(), PostError> {
         let remote = RemoteMemory::TargetMediated(TargetMediatedMemory { key: key_of(&self.region), bytes: 1 << 30 });
         let spans = [Span { local: 0, remote: 0, len }];
         let region = Arc::clone(&self.region);
@@ -186,9 +186,9 @@ impl Side {
             spans: &spans,
             hint: Hint::Cached,
             expected: Revisions::default(),
-            token,
-            transfer: token,
-            whole: len,
+            completion_id: completion_id,
+            transfer: completion_id,
+            transfer_bytes: len,
         };
         self.lane.post(&batch).map(drop)
     }
@@ -357,7 +357,7 @@ fn a_read_lands_within_what_was_asked_for_and_is_whole_when_it_is_done() {
     let asking = || {
         let mut side = side();
         side.post(Direction::Read, 4, 8).unwrap();
-        side.lane.flush().unwrap();
+        side.lane.ring_doorbell().unwrap();
         side
     };
     let mut whole = asking();
@@ -377,7 +377,7 @@ fn a_read_lands_within_what_was_asked_for_and_is_whole_when_it_is_done() {
     assert_eq!(failed.got.completed, [(4, Err(Cause::RevokedByPeer))]);
 
     let mut late = asking();
-    assert_eq!(late.lane.cancel_op(4), CancelledOp::RemoteOpen);
+    assert_eq!(late.lane.cancel_op(4), CancelledOp::RemotePending);
     assert_eq!(late.say(&data(0, b"abcdefgh")), None);
     assert_eq!(late.memory(&late.region), [0x55; BYTES], "it was given up");
     assert_eq!(late.say(&done(Ok(8))), None);
@@ -388,15 +388,15 @@ fn a_read_lands_within_what_was_asked_for_and_is_whole_when_it_is_done() {
 fn a_write_that_is_given_up_carries_nothing_any_more() {
     let mut unsent = side();
     unsent.post(Direction::Write, 1, 10).unwrap();
-    assert_eq!(unsent.lane.cancel_op(1), CancelledOp::Quiet);
-    unsent.lane.flush().unwrap();
+    assert_eq!(unsent.lane.cancel_op(1), CancelledOp::Quiesced);
+    unsent.lane.ring_doorbell().unwrap();
     assert_eq!(unsent.said(), []);
 
     let mut side = side();
     side.post(Direction::Write, 1, 10).unwrap();
-    side.lane.flush().unwrap();
+    side.lane.ring_doorbell().unwrap();
     assert!(matches!(Message::parse(&side.said()[0].1), Ok(Message::Write { is_last: true, .. })));
-    assert_eq!(side.lane.cancel_op(1), CancelledOp::RemoteOpen);
+    assert_eq!(side.lane.cancel_op(1), CancelledOp::RemotePending);
     side.puppet.0.lock().unwrap().passed = Duration::from_millis(10);
     side.turn();
     let given_up = Message::GivenUp { operation: 1, transfer: 1, is_last: true, cause: Cause::Cancelled };
@@ -411,7 +411,7 @@ fn memory_of_ones_own_that_was_withdrawn_does_not_leave() {
     side.post(Direction::Write, 1, 10).unwrap();
     let RegionKey { region, generation } = key_of(&side.region);
     side.segments.owner_state.withdraw(&[Withdrawal { region: region.0, generation: generation.0, offset: 9, len: 1 }]);
-    side.lane.flush().unwrap();
+    side.lane.ring_doorbell().unwrap();
     let given_up = Message::GivenUp { operation: 1, transfer: 1, is_last: true, cause: Cause::RevokedHere };
     assert_eq!(side.said(), [(1, bytes_of(&given_up))]);
     assert!(matches!(side.post(Direction::Write, 2, 10), Err(PostError::Withdrawn(Revisions { local: 1, remote: 0 }))));
@@ -421,7 +421,7 @@ fn memory_of_ones_own_that_was_withdrawn_does_not_leave() {
 fn a_peer_that_says_nothing_is_lost_and_a_lane_that_is_dropped_closes_its_port() {
     let mut side = side();
     side.post(Direction::Write, 1, 10).unwrap();
-    side.lane.flush().unwrap();
+    side.lane.ring_doorbell().unwrap();
     for ms in 0..20_000 {
         side.puppet.0.lock().unwrap().passed = Duration::from_millis(ms);
         side.turn();
@@ -464,7 +464,7 @@ proptest! {
     ) {
         let mut side = side();
         side.post(Direction::Read, 1, 20).unwrap();
-        side.lane.flush().unwrap();
+        side.lane.ring_doorbell().unwrap();
         for (message, sequence, until) in messages {
             let head = Head { from: THEIRS, to: OURS, sequence, until, seen: 0 };
             if side.feed_as(head, &message).is_some() {

@@ -96,9 +96,9 @@ impl Transport for SimTransport {
         let port = SimPort::open(&self.hub, here.epoch, here.peer_index);
         let blob = blob(port.number(), here.workers);
         let (segments, registry, patience) = (Arc::clone(&self.segments), Arc::clone(&self.registry), self.patience);
-        let join = move |blob: &[u8], tokens: Vec<_>| {
-            if !tokens.is_empty() {
-                return Err(JoinError::Fds { expected: 0, found: tokens.len() });
+        let join = move |blob: &[u8], fds: Vec<_>| {
+            if !fds.is_empty() {
+                return Err(JoinError::Fds { expected: 0, found: fds.len() });
             }
             let to = accept(blob, there.workers)?;
             Ok(join(segments, registry, &here, &there, port, to, patience))

@@ -9,7 +9,7 @@ use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::record::lines_for;
 use penstock_transport::{
-    Batch, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, Sink, TargetMediatedMemory,
+    Batch, LaneEvents, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, TargetMediatedMemory,
 };
 
 use crate::hub::Inner;
@@ -98,7 +98,7 @@ impl Channel {
         let kind = if batch.direction == Direction::Write { Kind::Write } else { Kind::Read };
         let id = self.ledger.ops.take(kind, bytes);
         let op = &mut self.ledger.ops[id];
-        (op.token, op.transfer) = (batch.token, batch.transfer);
+        (op.completion_id, op.transfer) = (batch.completion_id, batch.transfer);
         (op.key, op.checked) = (batch.local_key, batch.expected.local);
         (op.remote, op.revision) = (memory.key, batch.expected.remote);
         op.memory = Some(batch.local.clone());
@@ -136,7 +136,7 @@ impl Channel {
         }
         let id = self.ledger.ops.take(Kind::Announce, 0);
         let op = &mut self.ledger.ops[id];
-        (op.token, op.transfer, op.counter) = (arrival.token, arrival.transfer, arrival.counter);
+        (op.completion_id, op.transfer, op.counter) = (arrival.completion_id, arrival.transfer, arrival.counter);
         if let Some(note) = arrival.note {
             op.note = Some(note.id);
             op.payload.extend_from_slice(note.payload);
@@ -148,15 +148,15 @@ impl Channel {
     }
 
     /// Gives up what goes under this token.
-    pub(crate) fn cancel_op(&mut self, token: u64) -> Option<CancelledOp> {
+    pub(crate) fn cancel_op(&mut self, completion_id: u64) -> Option<CancelledOp> {
         let Ledger { ops, notes, ended } = &mut self.ledger;
-        if let Some(place) = ended.iter().position(|ended| ended.token == token) {
+        if let Some(place) = ended.iter().position(|ended| ended.completion_id == completion_id) {
             notes.take_back(ended.swap_remove(place).lines);
-            return Some(CancelledOp::Quiet);
+            return Some(CancelledOp::Quiesced);
         }
         for stream in self.streams.iter_mut().flatten() {
-            let Some((answer, id)) = stream.outgoing.cancel_op(token, ops) else { continue };
-            if answer == CancelledOp::Quiet {
+            let Some((answer, id)) = stream.outgoing.cancel_op(completion_id, ops) else { continue };
+            if answer == CancelledOp::Quiesced {
                 notes.take_back(ops[id].lines());
                 ops.give_back(id);
             } else {
@@ -181,24 +181,24 @@ impl Channel {
         &mut self,
         hub: &mut Inner,
         common: &mut Common,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
         streams: usize,
     ) -> Result<bool, LaneFault> {
         let mut more = false;
-        self.ledger.notes.deliver(sink);
+        self.ledger.notes.deliver(events);
         for stream in self.streams.iter_mut().flatten() {
             stream.hear(hub.take_ready(stream.key));
             while let Some(released) = hub.take_released(stream.key) {
-                stream.released(&released, &mut common.touch, &mut self.ledger.ops, sink);
+                stream.released(&released, &mut common.touch, &mut self.ledger.ops, events);
             }
-            more |= stream.receive(&mut hub.io, common, &mut self.ledger, sink, streams)?;
+            more |= stream.receive(&mut hub.io, common, &mut self.ledger, events, streams)?;
         }
         for stream in self.streams.iter_mut().flatten() {
             more |= stream.send(&mut hub.io, common, &mut self.ledger, streams)?;
         }
         for ended in self.ledger.ended.drain(..) {
             self.ledger.notes.take_back(ended.lines);
-            sink.completed(ended.token, Err(ended.cause.into()));
+            events.completed(ended.completion_id, Err(ended.cause.into()));
         }
         Ok(more)
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use penstock_core::Cause;
-use penstock_transport::host::{OwnerStateView, still_stands};
+use penstock_transport::host::{OwnerStateView, check_withdrawals};
 
 use crate::io::{HeldPieces, Io, IoPieces, PIECES_MAX, PieceSpace, ZeroCopy, ZeroCopyId};
 use crate::op::{Kind, OpId, Ops};
@@ -280,9 +280,9 @@ impl FrameGroup {
         for &id in &self.parts[self.part..] {
             let op = &mut ops[id];
             if !op.is_spoiled
-                && let Err(withdrawn) = still_stands(view, self.checked, op.key, op.extents())
+                && let Err(withdrawn) = check_withdrawals(view, self.checked, op.key, op.extents())
             {
-                op.spoil(withdrawn.ends_here());
+                op.spoil(withdrawn.cause_for_local());
             }
         }
         self.checked = now;

@@ -6,7 +6,7 @@ use penstock_core::Cause;
 use penstock_ring::ReadyBits;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Batch, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteMemory, Revisions, Sink,
+    Batch, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteMemory, Revisions,
 };
 
 use crate::channel::Channel;
@@ -67,7 +67,7 @@ impl Lane for TcpLane {
         self.channel_of(arrival.transfer).notify(arrival)
     }
 
-    fn flush(&mut self) -> Result<(), LaneFault> {
+    fn ring_doorbell(&mut self) -> Result<(), LaneFault> {
         let streams = self.channels.len() * self.per_channel;
         let mut hub = self.hub.lock();
         let mut more = false;
@@ -84,18 +84,18 @@ impl Lane for TcpLane {
         Err(PostError::Fault(LaneFault(Cause::NoPath)))
     }
 
-    fn cancel_op(&mut self, token: u64) -> CancelledOp {
-        let answer = self.channels.iter_mut().find_map(|channel| channel.cancel_op(token));
-        answer.unwrap_or(CancelledOp::Quiet)
+    fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
+        let answer = self.channels.iter_mut().find_map(|channel| channel.cancel_op(completion_id));
+        answer.unwrap_or(CancelledOp::Quiesced)
     }
 
-    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         self.take_arrivals()?;
         let streams = self.channels.len() * self.per_channel;
         let mut hub = self.hub.lock();
         let mut more = false;
         for channel in &mut self.channels {
-            more |= channel.poll(&mut hub, &mut self.common, sink, streams)?;
+            more |= channel.poll(&mut hub, &mut self.common, events, streams)?;
         }
         Ok(more)
     }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use penstock_core::limits::{NOTE_BYTES_MAX, RING_LINES};
 use penstock_core::{Cause, NoteId};
 use penstock_transport::record::lines_for;
-use penstock_transport::{LaneFault, Note, Sink};
+use penstock_transport::{LaneEvents, LaneFault, Note};
 
 /// Lines that one side may have with the other.
 const LINES: u64 = RING_LINES as u64;
@@ -70,7 +70,12 @@ impl Notes {
     }
 
     /// A note has come: it is delivered, or kept until there is room. One that may not be delivered only takes its room.
-    pub(crate) fn arrive(&mut self, note: Note<'_>, is_wanted: bool, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+    pub(crate) fn arrive(
+        &mut self,
+        note: Note<'_>,
+        is_wanted: bool,
+        events: &mut dyn LaneEvents,
+    ) -> Result<(), LaneFault> {
         let lines = lines_for(note.payload.len()) as u64;
         self.came += lines;
         if self.came - self.told > LINES {
@@ -78,8 +83,8 @@ impl Notes {
         }
         if !is_wanted {
             self.taken += lines;
-        } else if self.held.is_empty() && sink.has_room() {
-            sink.note(note);
+        } else if self.held.is_empty() && events.has_room() {
+            events.note(note);
             self.taken += lines;
         } else {
             self.held.push_back((note.id, note.payload.len()));
@@ -89,16 +94,16 @@ impl Notes {
     }
 
     /// Delivers what was kept, as far as there is room.
-    pub(crate) fn deliver(&mut self, sink: &mut dyn Sink) {
+    pub(crate) fn deliver(&mut self, events: &mut dyn LaneEvents) {
         while let Some(&(id, bytes)) = self.held.front() {
-            if !sink.has_room() {
+            if !events.has_room() {
                 return;
             }
             self.held.pop_front();
             for (place, byte) in self.payload[..bytes].iter_mut().zip(self.bytes.drain(..bytes)) {
                 *place = byte;
             }
-            sink.note(Note { id, payload: &self.payload[..bytes] });
+            events.note(Note { id, payload: &self.payload[..bytes] });
             self.taken += lines_for(bytes) as u64;
         }
     }
@@ -128,7 +133,7 @@ mod tests {
         got: Vec<(u128, Vec<u8>)>,
     }
 
-    impl Sink for Inbox {
+    impl LaneEvents for Inbox {
         fn has_room(&mut self) -> bool {
             self.room > 0
         }

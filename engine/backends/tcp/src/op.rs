@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     /// What it is reported under.
-    pub(crate) token: u64,
+    pub(crate) completion_id: u64,
     /// The transfer it belongs to.
     pub(crate) transfer: u64,
     /// Its number on its stream, once its header leaves; of an answer, the READ's.
@@ -70,7 +70,7 @@ impl Op {
         let nothing = RegionKey { region: RegionId(0), generation: Generation(0) };
         Self {
             kind: Kind::Write,
-            token: 0,
+            completion_id: 0,
             transfer: 0,
             sequence: 0,
             memory: None,
@@ -197,7 +197,7 @@ impl std::ops::IndexMut<OpId> for Ops {
 /// An operation that ended before it left, to be reported at the next look at the lane.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpEnded {
-    pub(crate) token: u64,
+    pub(crate) completion_id: u64,
     pub(crate) transfer: u64,
     pub(crate) cause: Cause,
     /// Lines of the note that was not sent.

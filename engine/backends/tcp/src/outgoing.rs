@@ -8,9 +8,9 @@ use std::io;
 
 use penstock_core::Cause;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
-use penstock_transport::host::{OwnerStateView, still_stands};
+use penstock_transport::host::{OwnerStateView, check_withdrawals};
 use penstock_transport::lane::CancelledOp;
-use penstock_transport::{Failure, LaneFault, Sink};
+use penstock_transport::{Failure, LaneEvents, LaneFault};
 
 use crate::group::{FrameGroup, Sent, StreamPath};
 use crate::io::{PieceSpace, ZeroCopyId};
@@ -169,9 +169,9 @@ impl Outgoing {
         }
         self.answers.pop_front();
         if op.failed.is_none()
-            && let Err(withdrawn) = still_stands(view, op.checked, op.key, op.extents())
+            && let Err(withdrawn) = check_withdrawals(view, op.checked, op.key, op.extents())
         {
-            op.failed = Some(withdrawn.told_to_peer());
+            op.failed = Some(withdrawn.cause_for_peer());
         }
         match op.failed {
             Some(cause) => {
@@ -198,9 +198,9 @@ impl Outgoing {
             return false;
         }
         if op.kind == Kind::Write
-            && let Err(withdrawn) = still_stands(view, op.checked, op.key, op.extents())
+            && let Err(withdrawn) = check_withdrawals(view, op.checked, op.key, op.extents())
         {
-            let (transfer, cause) = (op.transfer, withdrawn.ends_here());
+            let (transfer, cause) = (op.transfer, withdrawn.cause_for_local());
             self.waiting.pop_front();
             end_unsent(id, ops, cause, ended);
             self.end_announcements(transfer, cause, ops, ended);
@@ -257,7 +257,7 @@ impl Outgoing {
     }
 
     /// The peer is done with all up to this number.
-    pub(crate) fn done(&mut self, sequence: u64, ops: &mut Ops, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+    pub(crate) fn done(&mut self, sequence: u64, ops: &mut Ops, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
         let end = self.group.first_own(ops).map_or(self.last + 1, |id| ops[id].sequence);
         if sequence < self.heard || sequence >= end {
             return Err(CORRUPT);
@@ -267,7 +267,7 @@ impl Outgoing {
             let op = &mut ops[id];
             if op.kind != Kind::Read && !op.has_ended {
                 op.is_acknowledged = true;
-                end_if_over(op, sink);
+                end_if_over(op, events);
             }
         }
         self.heard = sequence;
@@ -276,13 +276,13 @@ impl Outgoing {
     }
 
     /// The kernel has let go of a send's pages.
-    pub(crate) fn released(&mut self, ticket: ZeroCopyId, ops: &mut Ops, sink: &mut dyn Sink) {
+    pub(crate) fn released(&mut self, ticket: ZeroCopyId, ops: &mut Ops, events: &mut dyn LaneEvents) {
         let pages = &mut self.group.pages;
         while let Some(place) = pages.iter().position(|(of, _)| *of == ticket) {
             let (_, id) = pages.swap_remove(place);
             let op = &mut ops[id];
             op.in_kernel -= 1;
-            end_if_over(op, sink);
+            end_if_over(op, events);
         }
         self.let_go(ops);
     }
@@ -310,10 +310,16 @@ impl Outgoing {
     }
 
     /// A READ has ended.
-    pub(crate) fn answered(&mut self, id: OpId, result: Result<u64, Cause>, ops: &mut Ops, sink: &mut dyn Sink) {
+    pub(crate) fn answered(
+        &mut self,
+        id: OpId,
+        result: Result<u64, Cause>,
+        ops: &mut Ops,
+        events: &mut dyn LaneEvents,
+    ) {
         let op = &mut ops[id];
         (op.has_ended, op.memory) = (true, None);
-        sink.completed(op.token, result.map_err(Failure::from));
+        events.completed(op.completion_id, result.map_err(Failure::from));
         self.let_go(ops);
     }
 
@@ -331,32 +337,32 @@ impl Outgoing {
     }
 
     /// Gives up what goes under this token, if it is here. With the place of a READ whose bytes may be coming in.
-    pub(crate) fn cancel_op(&mut self, token: u64, ops: &mut Ops) -> Option<(CancelledOp, OpId)> {
-        if let Some(place) = self.waiting.iter().position(|&id| ops[id].token == token) {
+    pub(crate) fn cancel_op(&mut self, completion_id: u64, ops: &mut Ops) -> Option<(CancelledOp, OpId)> {
+        if let Some(place) = self.waiting.iter().position(|&id| ops[id].completion_id == completion_id) {
             let id = self.waiting.remove(place)?;
-            return Some((CancelledOp::Quiet, id));
+            return Some((CancelledOp::Quiesced, id));
         }
-        let is_it = |&&id: &&OpId| ops[id].token == token && !ops[id].has_ended;
+        let is_it = |&&id: &&OpId| ops[id].completion_id == completion_id && !ops[id].has_ended;
         let id = *self.flying.iter().find(is_it)?;
         if self.group.has_unsent(id) {
             ops[id].spoil(Cause::Cancelled);
         }
         ops[id].memory = None;
-        let answer = if ops[id].in_kernel > 0 { CancelledOp::Open } else { CancelledOp::RemoteOpen };
+        let answer = if ops[id].in_kernel > 0 { CancelledOp::Pending } else { CancelledOp::RemotePending };
         Some((answer, id))
     }
 }
 
 /// An operation is over when the peer is done with it and the kernel has none of its pages.
-fn end_if_over(op: &mut Op, sink: &mut dyn Sink) {
+fn end_if_over(op: &mut Op, events: &mut dyn LaneEvents) {
     if op.is_acknowledged && op.in_kernel == 0 {
         op.has_ended = true;
-        sink.completed(op.token, op.result().map_err(Failure::from));
+        events.completed(op.completion_id, op.result().map_err(Failure::from));
     }
 }
 
 fn end_unsent(id: OpId, ops: &mut Ops, cause: Cause, ended: &mut Vec<OpEnded>) {
     let op = &ops[id];
-    ended.push(OpEnded { token: op.token, transfer: op.transfer, cause, lines: op.lines() });
+    ended.push(OpEnded { completion_id: op.completion_id, transfer: op.transfer, cause, lines: op.lines() });
     ops.give_back(id);
 }

@@ -24,8 +24,8 @@ impl Registrar for TcpRegistrar {
         Exported { path: vec![kind], ..Exported::default() }
     }
 
-    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
-        match (region.path, token) {
+    fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+        match (region.path, fd) {
             ([OWNERS], None) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
                 Ok(RemoteMemory::TargetMediated(TargetMediatedMemory { key, bytes: region.bytes }))

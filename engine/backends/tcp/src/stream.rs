@@ -8,8 +8,8 @@ use penstock_core::Cause;
 use penstock_core::Span;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
-use penstock_transport::host::{Bell, EngineSegments, LastRegion, PlanWithdrawn, still_stands};
-use penstock_transport::{CounterRef, LaneFault, RemoteGateLog, Sink};
+use penstock_transport::host::{Bell, EngineSegments, LastRegion, PlanWithdrawn, check_withdrawals};
+use penstock_transport::{CounterRef, LaneEvents, LaneFault, RemoteGateLog};
 use rustix::thread::futex;
 
 use crate::group::{Sent, StreamPath};
@@ -123,10 +123,16 @@ impl Stream {
     }
 
     /// The kernel has let go of a send's pages.
-    pub(crate) fn released(&mut self, released: &SendReleased, touch: &mut Touch, ops: &mut Ops, sink: &mut dyn Sink) {
+    pub(crate) fn released(
+        &mut self,
+        released: &SendReleased,
+        touch: &mut Touch,
+        ops: &mut Ops,
+        events: &mut dyn LaneEvents,
+    ) {
         self.zero_copy.heard(released);
         touch.released();
-        self.outgoing.released(released.ticket, ops, sink);
+        self.outgoing.released(released.ticket, ops, events);
     }
 
     /// Receives a bounded amount and does what it says. Answers whether there may be more.
@@ -135,10 +141,10 @@ impl Stream {
         io: &mut Io,
         common: &mut Common,
         ledger: &mut Ledger,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
         streams: usize,
     ) -> Result<bool, LaneFault> {
-        let more = self.receive_some(io, common, ledger, sink, streams)?;
+        let more = self.receive_some(io, common, ledger, events, streams)?;
         if !more && !self.is_watched {
             io.listen(self.fd.as_fd());
             self.is_watched = true;
@@ -151,7 +157,7 @@ impl Stream {
         io: &mut Io,
         common: &mut Common,
         ledger: &mut Ledger,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
         streams: usize,
     ) -> Result<bool, LaneFault> {
         // Shared by all streams of the lane: others wait for its end.
@@ -179,7 +185,7 @@ impl Stream {
                 }
                 Err(error) => return Err(lost("received", &error)),
             }
-            self.digest(common, ledger, sink)?;
+            self.digest(common, ledger, events)?;
             if !self.is_readable {
                 break;
             }
@@ -187,14 +193,19 @@ impl Stream {
         Ok(self.is_readable || self.tries > 0)
     }
 
-    fn digest(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+    fn digest(
+        &mut self,
+        common: &mut Common,
+        ledger: &mut Ledger,
+        events: &mut dyn LaneEvents,
+    ) -> Result<(), LaneFault> {
         loop {
             let arrived = self.incoming.digest(common.segments.owner_state.view(), &mut common.touch);
             match arrived.map_err(garbled)? {
                 Arrived::Nothing => return Ok(()),
-                Arrived::Control => self.open(common, ledger, sink)?,
+                Arrived::Control => self.open(common, ledger, events)?,
                 Arrived::Group(spoiled) => {
-                    self.close(spoiled, common, ledger, sink)?;
+                    self.close(spoiled, common, ledger, events)?;
                     self.incoming.finish();
                 }
             }
@@ -202,7 +213,7 @@ impl Stream {
     }
 
     /// A control block is there: what can be done before its payload is done, and every byte of payload gets its place.
-    fn open(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+    fn open(&mut self, common: &mut Common, ledger: &mut Ledger, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
         let Self { incoming, outgoing, acks, next, .. } = self;
         let view = common.segments.owner_state.view();
         // Before anything is looked up: what is withdrawn from now on is seen when the bytes come.
@@ -227,18 +238,18 @@ impl Stream {
                     let id = outgoing.asked(sequence, &ledger.ops)?;
                     let op = &mut ledger.ops[id];
                     match bytes {
-                        Err(cause) => outgoing.answered(id, Err(cause), &mut ledger.ops, sink),
+                        Err(cause) => outgoing.answered(id, Err(cause), &mut ledger.ops, events),
                         Ok(bytes) if u64::from(bytes) == op.bytes => {
                             op.is_landing = true;
-                            let stands = still_stands(view, op.checked, op.key, op.extents());
-                            let memory = stands.map(|()| op.memory.clone()).map_err(PlanWithdrawn::ends_here);
+                            let stands = check_withdrawals(view, op.checked, op.key, op.extents());
+                            let memory = stands.map(|()| op.memory.clone()).map_err(PlanWithdrawn::cause_for_local);
                             landings.push(memory, op.key, Some(id), op.extents());
                         }
                         Ok(_) => return Err(CORRUPT),
                     }
                 }
                 Message::Announce { sequence, .. } => number(next, sequence, acks)?,
-                Message::Done { sequence } => outgoing.done(sequence, &mut ledger.ops, sink)?,
+                Message::Done { sequence } => outgoing.done(sequence, &mut ledger.ops, events)?,
                 Message::Refused { sequence, cause, revision } => {
                     common.told.on_revision(revision);
                     outgoing.refused(sequence, cause, &mut ledger.ops)?;
@@ -256,7 +267,7 @@ impl Stream {
         spoiled: u64,
         common: &mut Common,
         ledger: &mut Ledger,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let Self { incoming, outgoing, acks, poisoned, .. } = self;
         let Some((_, control, landings)) = incoming.control() else { return Err(CORRUPT) };
@@ -291,13 +302,13 @@ impl Stream {
                         None if landing.memory.is_none() => Err(Cause::Cancelled),
                         None => Ok(u64::from(bytes)),
                     };
-                    outgoing.answered(id, result, &mut ledger.ops, sink);
+                    outgoing.answered(id, result, &mut ledger.ops, events);
                 }
                 (Message::Read(request), _) => (acks.done, acks.looks) = (request.sequence, 0),
                 (Message::Announce { sequence, transfer, counter, note }, _) => {
                     let why = poisoned.why(transfer);
                     if let Some(note) = note {
-                        ledger.notes.arrive(note, why.is_none(), sink)?;
+                        ledger.notes.arrive(note, why.is_none(), events)?;
                     }
                     let is_counted = why.is_some() || counter.is_none_or(|counter| common.count(counter));
                     if why.is_some() || !is_counted {

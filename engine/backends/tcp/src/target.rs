@@ -6,7 +6,7 @@ use penstock_core::Cause;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
 use penstock_transport::LaneFault;
-use penstock_transport::host::{LastRegion, OwnerStateView, still_stands};
+use penstock_transport::host::{LastRegion, OwnerStateView, check_withdrawals};
 
 use crate::wire::Request;
 
@@ -33,8 +33,8 @@ pub(crate) fn admit(
     if request.revision > view.revision() {
         return Err(LaneFault(Cause::PeerCorrupt)); // Nobody can have told it.
     }
-    if let Err(withdrawn) = still_stands(view, request.revision, request.key, request.extents()) {
-        return Ok(Err(withdrawn.told_to_peer()));
+    if let Err(withdrawn) = check_withdrawals(view, request.revision, request.key, request.extents()) {
+        return Ok(Err(withdrawn.cause_for_peer()));
     }
     let Some(region) = known.find(registry, request.key) else { return Ok(Err(Cause::RevokedByPeer)) };
     let (rights, window) = (region.rights(), region.window());

@@ -85,9 +85,9 @@ impl Transport for TcpTransport {
         let blob = offer::blob(self.streams, here.workers);
         let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
         let (hubs, streams) = (self.hubs.clone(), self.streams);
-        let join = move |blob: &[u8], tokens: Vec<_>| {
-            if !tokens.is_empty() {
-                return Err(JoinError::Fds { expected: 0, found: tokens.len() });
+        let join = move |blob: &[u8], fds: Vec<_>| {
+            if !fds.is_empty() {
+                return Err(JoinError::Fds { expected: 0, found: fds.len() });
             }
             let per_channel = offer::accept(blob, streams, there.workers)?;
             Ok(join(&segments, &registry, &hubs, &here, &there, per_channel))

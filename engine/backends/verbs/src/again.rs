@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use penstock_core::{Cause, Direction};
 use penstock_transport::Failure;
-use penstock_transport::host::still_stands;
+use penstock_transport::host::check_withdrawals;
 
 use crate::channel::{Channel, Over};
 use crate::context::Context;
@@ -72,13 +72,13 @@ impl Channel {
         }
         let view = context.segments.owner_state.view();
         let remote = op.remote.as_ref().map_or(op.key, |remote| remote.key);
-        let there = context.told.still_stands(op.there, remote, op.remote_extents());
+        let there = context.told.check_withdrawals(op.there, remote, op.remote_extents());
         // An adapter refuses memory that was withdrawn like any other: here it is known why.
         if let Err(withdrawn) = there {
-            return Some(withdrawn.told_to_peer().into());
+            return Some(withdrawn.cause_for_peer().into());
         }
-        if let Err(withdrawn) = still_stands(view, op.here, op.key, op.extents()) {
-            return Some(withdrawn.ends_here().into());
+        if let Err(withdrawn) = check_withdrawals(view, op.here, op.key, op.extents()) {
+            return Some(withdrawn.cause_for_local().into());
         }
         if op.failed.is_some() {
             return op.failed;
@@ -106,9 +106,9 @@ impl Channel {
             if op.here >= context.here {
                 continue;
             }
-            let here = still_stands(context.segments.owner_state.view(), op.here, op.key, op.extents());
+            let here = check_withdrawals(context.segments.owner_state.view(), op.here, op.key, op.extents());
             if let Err(withdrawn) = here {
-                op.failed.get_or_insert(withdrawn.ends_here().into());
+                op.failed.get_or_insert(withdrawn.cause_for_local().into());
             }
             let there = op.there;
             ops.stands(id, context.here, there);
@@ -191,10 +191,10 @@ impl Channel {
 
     /// A batch has ended without having moved, and nothing of its transfer is told any more. Without a failure nobody wants to know.
     fn end_batch(&mut self, id: OpId, failure: Option<Failure>) {
-        let (token, transfer) = (self.ops[id].token, self.ops[id].transfer);
+        let (completion_id, transfer) = (self.ops[id].completion_id, self.ops[id].transfer);
         self.ops.give_back(id);
         if let Some(failure) = failure {
-            self.over.push(Over { token, transfer, result: Err(failure) });
+            self.over.push(Over { completion_id: completion_id, transfer, result: Err(failure) });
         }
         let failure = failure.unwrap_or(Cause::Cancelled.into());
         while let Some(tell) = self.ops.told_of(transfer) {
@@ -222,13 +222,13 @@ impl Channel {
         let op = &mut self.ops[id];
         op.is_withdrawn = true;
         op.unheard -= (op.marks - marks) + u8::from(!is_said);
-        let (token, transfer, number, is_open) = (op.token, op.transfer, op.number, op.unheard > 0);
+        let (completion_id, transfer, number, is_open) = (op.completion_id, op.transfer, op.number, op.unheard > 0);
         if op.marks > 0 && (marks > 0 || is_said) {
             let forget = MessageKind::Said(Say::Forget(Forgotten { number, marks, is_said }));
             self.lots.push(Lot { items: [forget].into(), revision: 0, over: None });
         }
         if let Some(failure) = failure {
-            self.over.push(Over { token, transfer, result: Err(failure) });
+            self.over.push(Over { completion_id: completion_id, transfer, result: Err(failure) });
         }
         if !is_open {
             self.ops.give_back(id);

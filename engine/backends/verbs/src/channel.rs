@@ -8,7 +8,8 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction};
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::{
-    Batch, Failure, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, RdmaMemory, Sink, TargetMediatedMemory,
+    Batch, Failure, LaneEvents, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, RdmaMemory,
+    TargetMediatedMemory,
 };
 
 use crate::adapter::{AdapterError, Connected, Wc, WorkCompletion};
@@ -55,7 +56,7 @@ pub(crate) struct Channel {
 
 /// What has ended and was not reported yet.
 pub(crate) struct Over {
-    pub(crate) token: u64,
+    pub(crate) completion_id: u64,
     pub(crate) transfer: u64,
     pub(crate) result: Result<u64, Failure>,
 }
@@ -166,7 +167,7 @@ impl Channel {
         let (fitting, _) = batch.fitting(REQUEST_BYTES_MAX);
         let spans = &batch.spans[..fitting.min(self.spans_max)];
         batch.check_bounds(spans, &TargetMediatedMemory { key: memory.key, bytes: memory.bytes })?;
-        let chosen = self.stripe.choose(&self.rails, batch.transfer, batch.whole);
+        let chosen = self.stripe.choose(&self.rails, batch.transfer, batch.transfer_bytes);
         // What has to go again goes first.
         let Some(rail) = chosen.filter(|_| self.lots.is_empty()) else { return Err(PostError::Full) };
         let bytes = spans.iter().map(|span| span.len).sum();
@@ -196,7 +197,7 @@ impl Channel {
         if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
             return Err(PostError::Full);
         }
-        let carried = self.carried(arrival.transfer, arrival.whole);
+        let carried = self.carried(arrival.transfer, arrival.transfer_bytes);
         let takes = |&rail: &usize| {
             let rail = &self.rails[rail];
             rail.takes_message() && (arrival.note.is_none() || rail.takes_note())
@@ -287,20 +288,20 @@ impl Channel {
         done: &WorkCompletion,
         message: &[u8],
         context: &Context<'_>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let rail = usize::from(rail);
         match done.result {
             Wc::Send => {
                 if let Some(number) = self.rails[rail].number_of(done.id) {
-                    self.has_done(rail, number, context, sink);
+                    self.has_done(rail, number, context, events);
                 }
                 Ok(())
             }
-            Wc::Recv { immediate, .. } => self.came(rail, immediate, message, context, sink),
+            Wc::Recv { immediate, .. } => self.came(rail, immediate, message, context, events),
             Wc::Failed(status) => {
                 if let Some(number) = self.rails[rail].number_of(done.id) {
-                    self.has_failed(rail, number, status, context, sink);
+                    self.has_failed(rail, number, status, context, events);
                 }
                 Ok(())
             }
@@ -309,19 +310,19 @@ impl Channel {
     }
 
     /// The adapter has done all requests up to this one.
-    pub(crate) fn has_done(&mut self, rail: usize, number: u64, context: &Context<'_>, sink: &mut dyn Sink) {
+    pub(crate) fn has_done(&mut self, rail: usize, number: u64, context: &Context<'_>, events: &mut dyn LaneEvents) {
         if !self.rails[rail].has_done(number, context.now) {
             return;
         }
         while let Some(id) = self.rails[rail].log.next_done(number) {
             let op = &self.ops[id];
             self.rails[rail].unload(op.bytes, op.is_abandoned);
-            self.end(id, sink);
+            self.end(id, events);
         }
     }
 
-    fn end(&mut self, id: OpId, sink: &mut dyn Sink) {
-        sink.completed(self.ops[id].token, self.ops[id].result());
+    fn end(&mut self, id: OpId, events: &mut dyn LaneEvents) {
+        events.completed(self.ops[id].completion_id, self.ops[id].result());
         self.ops.give_back(id);
     }
 
@@ -332,7 +333,7 @@ impl Channel {
         immediate: Option<u32>,
         message: &[u8],
         context: &Context<'_>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let life = low_life(self.rails[rail].life);
         let expected = self.inbox.rails[rail].heard();
@@ -351,8 +352,8 @@ impl Channel {
             if head.number != expected || is_greeted == matches!(body, Body::Hello(_)) {
                 return Err(CORRUPT);
             }
-            self.hear(rail, (head.heard, Some(head.taken), head.gone), sink)?;
-            return self.take(rail, &body, context, sink);
+            self.hear(rail, (head.heard, Some(head.taken), head.gone), events)?;
+            return self.take(rail, &body, context, events);
         };
         let immediate = Immediate::parse(bits).map_err(garbled)?;
         if !immediate.has_life(self.rails[rail].life) {
@@ -361,10 +362,10 @@ impl Channel {
         if !immediate.has_number(expected) || !is_greeted {
             return Err(CORRUPT);
         }
-        self.hear(rail, (immediate.heard_since(self.rails[rail].heard()), None, 0), sink)?;
+        self.hear(rail, (immediate.heard_since(self.rails[rail].heard()), None, 0), events)?;
         let is_gone = match immediate.says {
             Says::Count(place) => !context.count(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
-            Says::Mark(number) => self.inbox.mark(number, context, sink)?,
+            Says::Mark(number) => self.inbox.mark(number, context, events)?,
         };
         self.inbox.rails[rail].hear(is_gone, true)
     }
@@ -375,7 +376,7 @@ impl Channel {
         rail: usize,
         body: &Body<'_>,
         context: &Context<'_>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let (is_gone, is_wanted) = match body {
             Body::Hello(hello) => {
@@ -383,10 +384,10 @@ impl Channel {
                 (false, false)
             }
             Body::Answer => (false, false),
-            Body::Announce(announcement) => (self.inbox.notify(rail, announcement, context, sink)?, true),
-            Body::Mark(number) => (self.inbox.mark(*number, context, sink)?, true),
+            Body::Announce(announcement) => (self.inbox.notify(rail, announcement, context, events)?, true),
+            Body::Mark(number) => (self.inbox.mark(*number, context, events)?, true),
             Body::Forget(forgotten) => {
-                self.inbox.forget(*forgotten, context, sink)?;
+                self.inbox.forget(*forgotten, context, events)?;
                 (false, true)
             }
             Body::Fence(revision) => {
@@ -418,12 +419,12 @@ impl Channel {
         &mut self,
         rail: usize,
         (heard, taken, gone): (u32, Option<u32>, u64),
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let more = self.rails[rail].hear(heard, taken).ok_or(CORRUPT)?;
         for behind in (0..more).rev() {
             match self.rails[rail].log.next_heard() {
-                Some(Say::Tell(id) | Say::Mark(id)) => self.is_told(id, gone >> behind & 1 == 1, sink),
+                Some(Say::Tell(id) | Say::Mark(id)) => self.is_told(id, gone >> behind & 1 == 1, events),
                 Some(Say::Hello | Say::Answer | Say::Forget(_) | Say::Fence(_)) | None => {}
             }
         }
@@ -431,12 +432,12 @@ impl Channel {
     }
 
     /// One of the messages was heard that this takes.
-    fn is_told(&mut self, id: OpId, is_gone: bool, sink: &mut dyn Sink) {
+    fn is_told(&mut self, id: OpId, is_gone: bool, events: &mut dyn LaneEvents) {
         let op = &mut self.ops[id];
         op.unheard -= 1;
         op.is_uncounted |= is_gone;
         match (op.unheard, op.is_withdrawn) {
-            (0, false) => self.end(id, sink),
+            (0, false) => self.end(id, events),
             (0, true) => self.ops.give_back(id),
             _ => {}
         }
@@ -444,10 +445,10 @@ impl Channel {
 
     /// Delivers what waits, answers where an answer is waited for, and looks after rails that are not well. Answers whether to look
     /// again at once.
-    pub(crate) fn poll(&mut self, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    pub(crate) fn poll(&mut self, context: &Context<'_>, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         self.looked_at = context.now;
-        self.inbox.deliver_held(sink);
-        let mut looks_again = self.look_after(context, sink)?;
+        self.inbox.deliver_held(events);
+        let mut looks_again = self.look_after(context, events)?;
         self.catch_up(context);
         if !self.lots.is_empty() {
             self.go_again(context);
@@ -465,31 +466,32 @@ impl Channel {
             }
         }
         self.flush();
-        for Over { token, result, .. } in self.over.drain(..) {
-            sink.completed(token, result);
+        for Over { completion_id, result, .. } in self.over.drain(..) {
+            events.completed(completion_id, result);
         }
         Ok(looks_again)
     }
 
     /// Gives up what goes under this token.
-    pub(crate) fn cancel_op(&mut self, token: u64) -> CancelledOp {
-        if let Some(place) = self.over.iter().position(|over| over.token == token) {
+    pub(crate) fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
+        if let Some(place) = self.over.iter().position(|over| over.completion_id == completion_id) {
             self.over.remove(place);
-            return CancelledOp::Quiet;
+            return CancelledOp::Quiesced;
         }
-        let is_it = |(_, op): &(OpId, &mut Op)| op.token == token && !op.is_withdrawn && !op.is_abandoned;
-        let Some((id, op)) = self.ops.iter_mut().find(is_it) else { return CancelledOp::Quiet };
+        let is_it =
+            |(_, op): &(OpId, &mut Op)| op.completion_id == completion_id && !op.is_withdrawn && !op.is_abandoned;
+        let Some((id, op)) = self.ops.iter_mut().find(is_it) else { return CancelledOp::Quiesced };
         op.is_abandoned = true;
         let (kind, rail) = (op.kind, op.rail);
         if self.waits_to_go(id) {
             self.take_back(id);
-            return CancelledOp::Quiet;
+            return CancelledOp::Quiesced;
         }
         match kind {
-            Kind::Tell => CancelledOp::RemoteOpen,
+            Kind::Tell => CancelledOp::RemotePending,
             Kind::Write | Kind::Read => {
                 self.rails[rail].abandoned += 1;
-                CancelledOp::Open
+                CancelledOp::Pending
             }
         }
     }

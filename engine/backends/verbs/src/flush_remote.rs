@@ -19,7 +19,7 @@ impl Channel {
         if !self.lots.is_empty() {
             return Err(PostError::Full);
         }
-        let carried = self.carried(proof.transfer, proof.whole);
+        let carried = self.carried(proof.transfer, proof.transfer_bytes);
         if carried == 0 {
             // Both sides have ended the lives of the rails that carried it.
             return Ok(NotifyPosted::Delivered(true));

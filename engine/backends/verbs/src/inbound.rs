@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use penstock_core::limits::COUNTERS_MAX;
 use penstock_core::{Cause, NoteId};
-use penstock_transport::{CounterRef, LaneFault, Note, Sink};
+use penstock_transport::{CounterRef, LaneEvents, LaneFault, Note};
 
 use crate::context::Context;
 use crate::message::{Forgotten, Head, NotifyMessage};
@@ -95,8 +95,8 @@ impl Inbound {
     /// How many messages an immediate says were heard: all, unless a counter was gone, which only a head can say. The peer is told
     /// by it.
     pub(crate) fn tell_immediately(&mut self) -> u32 {
-        let untold = self.heard.wrapping_sub(self.told);
-        let is_any_gone = self.gone & !u64::MAX.checked_shl(untold).unwrap_or(0) != 0;
+        let unreported = self.heard.wrapping_sub(self.told);
+        let is_any_gone = self.gone & !u64::MAX.checked_shl(unreported).unwrap_or(0) != 0;
         if !is_any_gone {
             self.has_told();
         }
@@ -197,7 +197,7 @@ impl InboundMessages {
         rail: usize,
         announcement: &NotifyMessage<'_>,
         context: &Context<'_>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<bool, LaneFault> {
         let NotifyMessage { number, marks, counter, note } = *announcement;
         if let Some(counter) = counter {
@@ -209,7 +209,7 @@ impl InboundMessages {
         if marks == 0 {
             let is_gone = counter.is_some_and(|counter| !context.count(counter));
             if let Some(note) = note {
-                self.deliver(rail, note, sink);
+                self.deliver(rail, note, events);
             }
             return Ok(is_gone);
         }
@@ -220,14 +220,19 @@ impl InboundMessages {
         }
         let note = note.map(|note| Held { rail, id: note.id, payload: note.payload.to_vec() });
         open.said = Some((marks, counter, note));
-        self.look(place, context, sink)
+        self.look(place, context, events)
     }
 
     /// A mark has come. Answers whether a counter was gone that it was the last to wait for.
-    pub(crate) fn mark(&mut self, number: u16, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    pub(crate) fn mark(
+        &mut self,
+        number: u16,
+        context: &Context<'_>,
+        events: &mut dyn LaneEvents,
+    ) -> Result<bool, LaneFault> {
         let place = self.place_of(number)?;
         self.open[place].marks = self.open[place].marks.checked_add(1).ok_or(CORRUPT)?;
-        self.look(place, context, sink)
+        self.look(place, context, events)
     }
 
     /// An announcement is not to be made.
@@ -235,13 +240,13 @@ impl InboundMessages {
         &mut self,
         forgotten: Forgotten,
         context: &Context<'_>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let place = self.place_of(forgotten.number)?;
         if self.open[place].forgotten.replace(forgotten).is_some() {
             return Err(CORRUPT);
         }
-        self.look(place, context, sink).map(drop)
+        self.look(place, context, events).map(drop)
     }
 
     /// The place of an announcement of which something has come.
@@ -257,7 +262,7 @@ impl InboundMessages {
     }
 
     /// Makes an announcement if nothing of it is missing. Answers whether its counter was gone.
-    fn look(&mut self, place: usize, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn look(&mut self, place: usize, context: &Context<'_>, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let open = &self.open[place];
         let (marks, is_whole) = match (&open.forgotten, &open.said) {
             (Some(forgotten), said) => (forgotten.marks, said.is_some() == forgotten.is_said),
@@ -280,14 +285,14 @@ impl InboundMessages {
         }
         let is_gone = counter.is_some_and(|counter| !context.count(counter));
         if let Some(note) = note {
-            self.deliver(note.rail, Note { id: note.id, payload: &note.payload }, sink);
+            self.deliver(note.rail, Note { id: note.id, payload: &note.payload }, events);
         }
         Ok(is_gone)
     }
 
-    fn deliver(&mut self, rail: usize, note: Note<'_>, sink: &mut dyn Sink) {
-        if self.held.is_empty() && sink.has_room() {
-            sink.note(note);
+    fn deliver(&mut self, rail: usize, note: Note<'_>, events: &mut dyn LaneEvents) {
+        if self.held.is_empty() && events.has_room() {
+            events.note(note);
             self.rails[rail].note_taken();
         } else {
             self.held.push_back(Held { rail, id: note.id, payload: note.payload.to_vec() });
@@ -295,10 +300,10 @@ impl InboundMessages {
     }
 
     /// Delivers what was kept, as far as there is room.
-    pub(crate) fn deliver_held(&mut self, sink: &mut dyn Sink) {
-        while !self.held.is_empty() && sink.has_room() {
+    pub(crate) fn deliver_held(&mut self, events: &mut dyn LaneEvents) {
+        while !self.held.is_empty() && events.has_room() {
             let Some(held) = self.held.pop_front() else { return };
-            sink.note(Note { id: held.id, payload: &held.payload });
+            events.note(Note { id: held.id, payload: &held.payload });
             self.rails[held.rail].note_taken();
         }
     }

@@ -11,8 +11,8 @@ use penstock_ring::gate::NOTHING;
 use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Batch, FlushRequest, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteGateLog,
-    RemoteMemory, Revisions, Sink,
+    Batch, FlushRequest, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted,
+    RemoteGateLog, RemoteMemory, Revisions,
 };
 
 use crate::adapter::{AdapterError, Wc, WorkCompletion};
@@ -173,7 +173,7 @@ impl VerbsLane {
     }
 
     /// Sees to what the hub has for this lane. Answers whether there is more.
-    fn take_items(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn take_items(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         if self.items.is_empty() {
             self.hub.lock().take(self.inbox, &mut self.items);
         }
@@ -182,7 +182,7 @@ impl VerbsLane {
             let place = usize::from(channel);
             match what {
                 HubEvent::Event(event) => self.with(place, |channel, context| channel.event(rail, event, context)),
-                HubEvent::Done { cq, done } => self.done(place, rail, cq, &done, sink)?,
+                HubEvent::Done { cq, done } => self.done(place, rail, cq, &done, events)?,
             }
         }
         self.give_back();
@@ -195,10 +195,10 @@ impl VerbsLane {
         rail: u8,
         cq: u8,
         done: &WorkCompletion,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         let Wc::Recv { bytes, immediate } = done.result else {
-            return self.with(place, |channel, context| channel.done(rail, done, &[], context, sink));
+            return self.with(place, |channel, context| channel.done(rail, done, &[], context, events));
         };
         let bytes = if immediate.is_some() { 0 } else { (bytes as usize).min(SLOT_BYTES) };
         if bytes > 0 {
@@ -210,7 +210,7 @@ impl VerbsLane {
         }
         self.read.1.push(done.id);
         let message = std::mem::take(&mut self.message);
-        let result = self.with(place, |channel, context| channel.done(rail, done, &message[..bytes], context, sink));
+        let result = self.with(place, |channel, context| channel.done(rail, done, &message[..bytes], context, events));
         self.message = message;
         result
     }
@@ -311,7 +311,7 @@ impl Lane for VerbsLane {
         self.channels[place].notify(arrival)
     }
 
-    fn flush(&mut self) -> Result<(), LaneFault> {
+    fn ring_doorbell(&mut self) -> Result<(), LaneFault> {
         self.channels.iter_mut().for_each(Channel::flush);
         // An adapter may have refused.
         self.set_timer();
@@ -322,10 +322,10 @@ impl Lane for VerbsLane {
         Err(PostError::Fault(LaneFault(Cause::NoPath)))
     }
 
-    fn cancel_op(&mut self, token: u64) -> CancelledOp {
+    fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
         // Which channel has it is not told by its name; those that do not have it are quiet.
-        let mut answers = (0..self.channels.len()).map(|place| self.channels[place].cancel_op(token));
-        let answer = answers.find(|answer| *answer != CancelledOp::Quiet).unwrap_or(CancelledOp::Quiet);
+        let mut answers = (0..self.channels.len()).map(|place| self.channels[place].cancel_op(completion_id));
+        let answer = answers.find(|answer| *answer != CancelledOp::Quiesced).unwrap_or(CancelledOp::Quiesced);
         self.settle();
         answer
     }
@@ -339,11 +339,11 @@ impl Lane for VerbsLane {
         self.channels[place].flush_remote(proof)
     }
 
-    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         self.take_asides()?;
-        let mut more = self.take_items(sink)?;
+        let mut more = self.take_items(events)?;
         self.keep_quiet();
-        more |= self.with_each(|channel, context| channel.poll(context, sink))?;
+        more |= self.with_each(|channel, context| channel.poll(context, events))?;
         self.settle();
         Ok(more)
     }

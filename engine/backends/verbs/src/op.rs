@@ -28,7 +28,7 @@ pub(crate) enum Kind {
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     /// What it is reported under.
-    pub(crate) token: u64,
+    pub(crate) completion_id: u64,
     /// The transfer it belongs to.
     pub(crate) transfer: u64,
     /// The rail that it is on.
@@ -72,7 +72,7 @@ impl Op {
     fn vacant() -> Self {
         Self {
             kind: Kind::Write,
-            token: 0,
+            completion_id: 0,
             transfer: 0,
             rail: 0,
             memory: None,
@@ -146,7 +146,7 @@ impl Ops {
     ) -> OpId {
         let id = self.take(if batch.direction == Direction::Write { Kind::Write } else { Kind::Read });
         let op = &mut self.places[id as usize];
-        (op.token, op.transfer, op.bytes) = (batch.token, batch.transfer, bytes);
+        (op.completion_id, op.transfer, op.bytes) = (batch.completion_id, batch.transfer, bytes);
         (op.memory, op.key) = (Some(batch.local.clone()), batch.local_key);
         op.keys[..keys.len()].copy_from_slice(keys);
         op.remote = Some(Arc::clone(memory));
@@ -160,7 +160,7 @@ impl Ops {
     pub(crate) fn take_tell(&mut self, arrival: &NotifyRequest<'_>) -> OpId {
         let id = self.take(Kind::Tell);
         let op = &mut self.places[id as usize];
-        (op.token, op.transfer, op.counter) = (arrival.token, arrival.transfer, arrival.counter);
+        (op.completion_id, op.transfer, op.counter) = (arrival.completion_id, arrival.transfer, arrival.counter);
         if let Some(note) = arrival.note {
             op.note = Some(note.id);
             op.payload.extend_from_slice(note.payload);
@@ -172,7 +172,7 @@ impl Ops {
     pub(crate) fn take_proof(&mut self, proof: &FlushRequest) -> OpId {
         let id = self.take(Kind::Tell);
         let op = &mut self.places[id as usize];
-        (op.token, op.transfer, op.is_proof) = (proof.token, proof.transfer, true);
+        (op.completion_id, op.transfer, op.is_proof) = (proof.completion_id, proof.transfer, true);
         id
     }
 

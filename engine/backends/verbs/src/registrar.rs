@@ -120,8 +120,8 @@ impl Registrar for VerbsRegistrar {
         Exported { path: self.path(region), ..Exported::default() }
     }
 
-    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
-        if token.is_some() {
+    fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+        if fd.is_some() {
             return Err(ImportError::Garbled("a card needs no descriptor"));
         }
         Ok(RemoteMemory::Rdma(Arc::new(import(region, self.adapters.len())?)))

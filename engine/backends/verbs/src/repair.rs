@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use penstock_core::Cause;
 use penstock_ring::gate::NOTHING;
-use penstock_transport::{Failure, LaneFault, Sink};
+use penstock_transport::{Failure, LaneEvents, LaneFault};
 
 use crate::adapter::{AdapterError, AsyncEvent, Connected, Token, WcStatus};
 use crate::again::Lot;
@@ -127,12 +127,12 @@ impl Channel {
         number: u64,
         status: WcStatus,
         context: &Context<'_>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) {
         if !self.rails[rail].has_failed(number) {
             return;
         }
-        self.has_done(rail, number - 1, context, sink);
+        self.has_done(rail, number - 1, context, events);
         let its = &mut self.rails[rail];
         its.is_unexplained = status == WcStatus::Flushed && (its.is_unexplained || its.standing == Standing::Up);
         let what = its.log.of(number);
@@ -200,7 +200,7 @@ impl Channel {
     }
 
     /// Looks after rails that are not well. Answers whether to look again at once.
-    pub(crate) fn look_after(&mut self, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    pub(crate) fn look_after(&mut self, context: &Context<'_>, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let now = context.now;
         let mut is_breaking = false;
         for place in 0..self.rails.len() {
@@ -266,7 +266,7 @@ impl Channel {
                 }
                 Standing::Ended(since) => {
                     if let Some(ended) = rail.peer_ended {
-                        self.settle(place, &ended, context, sink)?;
+                        self.settle(place, &ended, context, events)?;
                         is_breaking = true;
                     } else if since + self.patience <= now {
                         tracing::warn!(rail = rail.attr.name, "the peer does not say what became of a broken rail");
@@ -383,15 +383,15 @@ impl Channel {
         place: usize,
         ended: &QueueEnded,
         context: &Context<'_>,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
-        self.hear(place, (ended.heard, None, ended.gone), sink)?;
+        self.hear(place, (ended.heard, None, ended.gone), events)?;
         // What was posted before a message that was heard has landed; it must not land again, since the peer may have used its
         // memory for something else by now. What was read behind it may be missing.
         let Self { rails, ops, lots, .. } = self;
         let rail = &mut rails[place];
         while let Some(id) = rail.log.next_landed(|id| ops[id].kind == Kind::Write) {
-            sink.completed(ops[id].token, ops[id].result());
+            events.completed(ops[id].completion_id, ops[id].result());
             ops.give_back(id);
         }
         if rail.is_unexplained

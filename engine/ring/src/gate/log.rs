@@ -37,13 +37,13 @@ pub struct Withdrawals {
 
 /// The log does not reach back far enough: treat every older plan as stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lapped {
+pub struct LogOverrun {
     /// The revision the reader knew.
     pub known: u64,
     pub found: u64,
 }
 
-impl Display for Lapped {
+impl Display for LogOverrun {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -54,7 +54,7 @@ impl Display for Lapped {
     }
 }
 
-impl Error for Lapped {}
+impl Error for LogOverrun {}
 
 /// The words of a gate.
 ///
@@ -189,9 +189,9 @@ impl GateReader {
 
     /// What was withdrawn after revision `known`. The answer is untrusted: compare it with plans,
     /// index nothing by it.
-    pub fn withdrawals_since(&self, known: u64) -> Result<Withdrawals, Lapped> {
+    pub fn withdrawals_since(&self, known: u64) -> Result<Withdrawals, LogOverrun> {
         let found = self.revision();
-        let lapped = Lapped { known, found };
+        let lapped = LogOverrun { known, found };
         // A revision below the known one wraps to a huge distance: also lapped.
         let missed = found.wrapping_sub(known);
         if missed > self.words.entries {

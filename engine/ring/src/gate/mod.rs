@@ -32,5 +32,5 @@ mod low_water;
 mod tests;
 
 pub use hazard::{HAZARD_BYTES, Hazard, HazardView, Observation};
-pub use log::{GATE_ENTRIES, GateReader, GateWriter, Lapped, Withdrawal, Withdrawals};
+pub use log::{GATE_ENTRIES, GateReader, GateWriter, LogOverrun, Withdrawal, Withdrawals};
 pub use low_water::{LowWater, LowWaterView, NOTHING};

@@ -84,7 +84,7 @@ fn a_reader_left_behind_is_told() {
     for number in 1..=6 {
         writer.withdraw(&[range(number)]);
     }
-    let lapped = Lapped { known: 1, found: 6 };
+    let lapped = LogOverrun { known: 1, found: 6 };
     assert_eq!(reader.withdrawals_since(1), Err(lapped));
     let list = reader.withdrawals_since(2).unwrap().list;
     assert_eq!(list, [range(3), range(4), range(5), range(6)]);

@@ -234,7 +234,7 @@ pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: WithdrawnRanges) -> b
     let step = |(region, generation, offset, len): (u32, u32, u64, u64)| Withdrawal { region, generation, offset, len };
     let makes_sense = withdrawn.list.len() <= WITHDRAWALS_KEPT;
     if makes_sense {
-        peer.peer_view.learn(withdrawn.since, withdrawn.list.into_iter().map(step));
+        peer.peer_view.on_withdrawals(withdrawn.since, withdrawn.list.into_iter().map(step));
     }
     makes_sense
 }

@@ -103,7 +103,7 @@ impl<E: Env> Control<E> {
         let emptied = Latch::new(ports);
         rest.emptied = Some(Arc::clone(&emptied));
         for port in &self.shared.ports {
-            port.call(WorkerCall::Empty { peer: Arc::clone(&peer), emptied: Arc::clone(&emptied) });
+            port.call(WorkerCall::DrainInbound { peer: Arc::clone(&peer), drained: Arc::clone(&emptied) });
         }
         true
     }
@@ -134,7 +134,7 @@ impl<E: Env> Control<E> {
         let settled = Latch::new(ports);
         rest.settled = Some(Arc::clone(&settled));
         for port in &self.shared.ports {
-            port.call(WorkerCall::Settle { peer: Arc::clone(peer), settled: Arc::clone(&settled) });
+            port.call(WorkerCall::DrainTransfers { peer: Arc::clone(peer), drained: Arc::clone(&settled) });
         }
     }
 

@@ -120,7 +120,7 @@ impl<E: Env> Control<E> {
         let was_short = peer.inbox_credits.available() == 0;
         peer.inbox_credits.give_back(1).expect("a credit was taken when the landing came");
         if was_short {
-            self.shared.ports.iter().for_each(|port| port.call(WorkerCall::Look { peer_index: peer.peer_index }));
+            self.shared.ports.iter().for_each(|port| port.call(WorkerCall::PollLane { peer_index: peer.peer_index }));
         }
     }
 
@@ -132,7 +132,7 @@ impl<E: Env> Control<E> {
         self.under_way.open.insert(id);
         let result = outcome.failure.map_or_else(|| Ok(slot.bytes()), |(_, failure)| Err(failure.cause));
         // One that has failed may have left the kernel with pages of this engine's: they are read, or another worker is about to learn of it.
-        let is_open_there = slot.is_remote_open() || result.is_err() && slot.is_busy_here();
+        let is_open_there = slot.is_remote_pending() || result.is_err() && slot.is_busy_here();
         self.tell_manager(Event::Ended { id, result, is_open_there });
         if !is_open_there {
             self.let_go_of(id);
@@ -155,7 +155,7 @@ impl<E: Env> Control<E> {
         if let Some(moved) = self.under_way.moves.remove(&id) {
             self.under_way.open.remove(&id);
             self.under_way.by_key.remove(&moved.key);
-            self.shared.let_go(moved.key);
+            self.shared.release_slot(moved.key);
         }
     }
 
@@ -164,7 +164,8 @@ impl<E: Env> Control<E> {
         let shared = &self.shared;
         let is_closed = |moved: &Moved| {
             let slot = shared.slots.get(moved.key);
-            let (is_open, is_busy) = slot.map_or((false, false), |slot| (slot.is_remote_open(), slot.is_busy_here()));
+            let (is_open, is_busy) =
+                slot.map_or((false, false), |slot| (slot.is_remote_pending(), slot.is_busy_here()));
             !is_busy && (!is_open || moved.peer.has_let_go() || moved.peer.is_lost())
         };
         let ActiveMoves { moves, open, .. } = &self.under_way;

@@ -131,7 +131,7 @@ pub(crate) struct Control<E: Env> {
     questions: Vec<(u64, u64)>,
     /// By token, so that whoever came first is served first, in every run alike.
     talks: BTreeMap<u64, Talk<E>>,
-    next_token: u64,
+    next_completion_id: u64,
     /// Revisions of the registry and the counters, and the last deregistration, as announced.
     announced: (u64, u64, u64),
     /// The revision of the log of withdrawn memory, as told to peers on other hosts.
@@ -157,7 +157,7 @@ impl<E: Env> Control<E> {
         Ok(Self {
             shared: Arc::clone(shared),
             reactor,
-            next_token: LISTENER + listeners.len() as u64,
+            next_completion_id: LISTENER + listeners.len() as u64,
             listeners_made: listeners.len(),
             listeners,
             accept_again: None,
@@ -263,8 +263,8 @@ impl<E: Env> Control<E> {
                 self.move_ended(key);
             }
             ControlCall::Landing { peer, payload } => self.landed(&peer, payload),
-            ControlCall::Manager => {} // It is turned in every turn.
-            ControlCall::Left => {}    // Whoever waits for it is looked at every turn.
+            ControlCall::Manager => {}     // It is turned in every turn.
+            ControlCall::LatchOpened => {} // Whoever waits for it is looked at every turn.
             ControlCall::Stop { until } => self.stop(until),
         }
     }
@@ -308,7 +308,7 @@ impl<E: Env> Control<E> {
         line: Option<NetworkConnection>,
         channel: Option<SecureChannel>,
     ) {
-        let token = self.next_token;
+        let token = self.next_completion_id;
         if let Err(error) = self.reactor.watch_stream(&stream, token, false) {
             tracing::warn!(%error, "cannot watch a connection");
             if let Phase::Greeting(greeter) = phase {
@@ -317,7 +317,7 @@ impl<E: Env> Control<E> {
             }
             return;
         }
-        self.next_token += 1;
+        self.next_completion_id += 1;
         let mut talk = Talk::new(stream, phase, line);
         if let Some(channel) = channel {
             talk.connection.seal(channel);

@@ -59,9 +59,9 @@ impl<E: Env> Control<E> {
     fn dial(&mut self, address: Address, dialing: Dialing) -> std::io::Result<()> {
         let stream = self.shared.env.connect(&address)?;
         let _ = stream.bound_silence(self.shared.heartbeat());
-        let token = self.next_token;
+        let token = self.next_completion_id;
         self.reactor.watch_stream(&stream, token, true)?;
-        self.next_token += 1;
+        self.next_completion_id += 1;
         self.talks.insert(token, Talk::new(stream, Phase::Dialing(Box::new(dialing)), None));
         Ok(())
     }

@@ -7,10 +7,10 @@ use penstock_core::{Cause, Env, Notified, Span, Stage, Timestamp};
 use penstock_transport::host::OwnerStateView;
 use penstock_transport::{Batch, Failure, Lane, Note, NotifyPosted, NotifyRequest, PostError, Posted, Revisions};
 
-use super::command::{Active, At, Command, GivenUp, NotifyState, Priority};
-use super::flush::is_open_from_now;
+use super::command::{Active, CancelLevel, Command, NotifyState, PlanPosition, Priority};
+use super::flush::mark_needs_flush;
 use super::in_flight::{AsyncTracker, InFlight, InFlightOps, OpTracker, SyncTracker, transfer_of};
-use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
+use super::{LaneEntry, URGENT_UNITS_AT_ONCE, Worker, lane_entry};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
@@ -27,7 +27,7 @@ const WITHDRAWN: [Cause; 4] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MoveEnd {
     /// The lane has no room for what begins here now.
-    Full(At),
+    Full(PlanPosition),
     /// The transfer must end.
     Stop(Cause),
 }
@@ -37,15 +37,15 @@ pub(crate) enum MoveEnd {
 #[inline]
 pub(crate) fn move_units(
     plan: &PlanInner,
-    (At { unit: mut number, spans: mut from }, count): (At, u64),
+    (PlanPosition { unit: mut number, spans: mut from }, count): (PlanPosition, u64),
     lane: &mut dyn Lane,
     here: &OwnerStateView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
-    departures: &mut impl OpTracker,
+    tracker: &mut impl OpTracker,
 ) -> (u64, u64, Option<MoveEnd>) {
     let end = number + count;
-    let (mut bytes, mut posts, mut looks) = (0, 0, 0);
+    let (mut bytes, mut posts, mut rechecks) = (0, 0, 0);
     while number < end {
         let Some((unit, units)) = plan.shape.stretch(number, end - number) else { break };
         let sides = &plan.sides[unit.section()];
@@ -59,9 +59,9 @@ pub(crate) fn move_units(
                 spans: &spans[..filled],
                 hint: plan.hint,
                 expected: *expected,
-                token: departures.token(),
-                transfer: departures.transfer(),
-                whole: plan.shape.bytes(),
+                completion_id: tracker.completion_id(),
+                transfer: tracker.transfer(),
+                transfer_bytes: plan.shape.bytes(),
             };
             posts += 1;
             match lane.post(&batch) {
@@ -70,19 +70,19 @@ pub(crate) fn move_units(
                     from += filled;
                 }
                 Ok(Posted::Accepted(accepted)) => {
-                    departures.accepted();
+                    tracker.accepted();
                     from += accepted;
                 }
                 Err(PostError::Full) => {
-                    return (bytes, posts - 1, Some(MoveEnd::Full(At { unit: number, spans: from })));
+                    return (bytes, posts - 1, Some(MoveEnd::Full(PlanPosition { unit: number, spans: from })));
                 }
                 // A peer that withdraws without end costs its own transfer, not the others' turn.
-                Err(PostError::Withdrawn(_)) if looks == WITHDRAWALS_PER_UNIT => {
+                Err(PostError::Withdrawn(_)) if rechecks == WITHDRAWALS_PER_UNIT => {
                     return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
                 }
                 Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, here, *expected) {
                     Ok(checked) => {
-                        looks += 1;
+                        rechecks += 1;
                         *expected = checked;
                     }
                     Err(cause) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
@@ -103,8 +103,8 @@ pub(crate) fn move_units(
 #[inline(never)]
 fn post_async(
     current: &mut Active,
-    stretch: (At, u64),
-    joined: &mut Joined,
+    unit_range: (PlanPosition, u64),
+    entry: &mut LaneEntry,
     (slot, in_flight, statistics): (&Slot, &mut InFlightOps, &WorkerStatistics),
     here: &OwnerStateView,
     spans: &mut [Span; SPANS_PER_POST],
@@ -113,17 +113,17 @@ fn post_async(
     let plan = &command.plan.as_ref().expect("a transfer with units has a plan").inner;
     let units = plan.shape.units();
     let mut tracker = AsyncTracker::new(in_flight, slot, InFlight::new(command.key, units, command.peer.peer_index));
-    let moved = move_units(plan, stretch, joined.lane.as_mut(), here, expected, spans, &mut tracker);
+    let moved = move_units(plan, unit_range, entry.lane.as_mut(), here, expected, spans, &mut tracker);
     let (accepted, most) = (tracker.accepted, tracker.most);
     current.in_flight += accepted;
-    if joined.acknowledges_early {
-        is_open_from_now(current, slot, accepted);
+    if entry.acknowledges_early {
+        mark_needs_flush(current, slot, accepted);
     }
     statistics.async_ops.add(u64::from(accepted));
     statistics.async_ops_most.raise_to(most as u64);
-    in_flight.unflushed(current.command.peer.peer_index);
+    in_flight.doorbell_due(current.command.peer.peer_index);
     if moved.2.is_none() && slot.unclaimed(units) == 0 {
-        post_notify(current, slot, joined, in_flight);
+        post_notify(current, slot, entry, in_flight);
     }
     moved
 }
@@ -135,7 +135,7 @@ impl<E: Env> Worker<E> {
         let Self { shared, active, lanes, spans, in_flight, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
-        let Some(joined) = joined(lanes, &current.command.peer) else {
+        let Some(entry) = lane_entry(lanes, &current.command.peer) else {
             return self.advance_without_lane(class);
         };
         let units = current.command.units();
@@ -149,11 +149,11 @@ impl<E: Env> Worker<E> {
         };
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
         // Who shares a plan takes less of it towards its end, so that all are done at the same time.
-        let sharers = 2 * shared.ports.len() as u64;
-        let share = |left: u64| match sharers {
+        let share_divisor = 2 * shared.ports.len() as u64;
+        let share = |left: u64| match share_divisor {
             _ if !is_synchronous => 1,
             2 => left.min(at_once),
-            _ => left.min(at_once).min(slot.unclaimed(units) / sharers).max(1),
+            _ => left.min(at_once).min(slot.unclaimed(units) / share_divisor).max(1),
         };
         let end = loop {
             if left == 0 {
@@ -163,7 +163,7 @@ impl<E: Env> Worker<E> {
                 None => match slot.claim(units, share(left)) {
                     UnitClaim::Finish => break End::Finish,
                     UnitClaim::Nothing => break End::Drop,
-                    UnitClaim::Units(first, count) => (At::start_of(first), count),
+                    UnitClaim::Units(first, count) => (PlanPosition::start_of(first), count),
                 },
                 Some(at) if slot.stop_reason().is_none() => (at, 1),
                 Some(_) if slot.moved(0, units) => break End::Finish,
@@ -174,10 +174,10 @@ impl<E: Env> Worker<E> {
             let here = shared.segments.owner_state.view();
             let before = current.expected;
             let (bytes, posts, stop) = if is_synchronous {
-                let (lane, expected) = (joined.lane.as_mut(), &mut current.expected);
+                let (lane, expected) = (entry.lane.as_mut(), &mut current.expected);
                 move_units(plan, (at, count), lane, here, expected, spans, &mut SyncTracker)
             } else {
-                post_async(current, (at, count), joined, (slot, in_flight, statistics), here, spans)
+                post_async(current, (at, count), entry, (slot, in_flight, statistics), here, spans)
             };
             if stop.is_some() || current.expected != before {
                 let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
@@ -211,7 +211,7 @@ impl<E: Env> Worker<E> {
                 if rest.in_flight > 0 || rest.stalled {
                     self.wait_for_lane(rest);
                 } else {
-                    self.part_with(rest);
+                    self.release_active(rest);
                 }
             }
             End::Finish => {
@@ -224,14 +224,14 @@ impl<E: Env> Worker<E> {
 
     /// A transfer whose peer's lane is not here: the session has ended, or has not quite begun.
     fn advance_without_lane(&mut self, class: Priority) -> bool {
-        match self.shared.why_gone(&self.active[class as usize][0].command.peer) {
+        match self.shared.end_cause(&self.active[class as usize][0].command.peer) {
             None => {
                 self.arm_first(class);
                 false
             }
             Some(cause) => {
                 let gone = self.take_first(class);
-                self.give_up(gone, Stage::Queue, cause, GivenUp::Fully);
+                self.cancel(gone, Stage::Queue, cause, CancelLevel::Immediate);
                 true
             }
         }
@@ -278,14 +278,14 @@ impl<E: Env> Worker<E> {
             self.fail(active, stage, failure);
             return;
         }
-        let Some(joined) = joined(&mut self.lanes, &active.command.peer) else {
-            return match self.shared.why_gone(&active.command.peer) {
+        let Some(entry) = lane_entry(&mut self.lanes, &active.command.peer) else {
+            return match self.shared.end_cause(&active.command.peer) {
                 None => self.wait_for_room(active),
                 Some(cause) => self.fail(active, Stage::Notify, cause),
             };
         };
         let statistics = &self.shared.ports[self.index].statistics;
-        match send_notify(joined, slot, &active.command, self.in_flight.next_token()) {
+        match send_notify(entry, slot, &active.command, self.in_flight.next_completion_id()) {
             Ok(Some(notified)) => {
                 statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
                 statistics.transfers_completed.add(1);
@@ -315,7 +315,7 @@ impl<E: Env> Worker<E> {
     /// Tries again to tell peers that had no room, each in the order of its transfers. Answers whether
     /// any had.
     pub(super) fn retry_notifying(&mut self) -> bool {
-        let mut told = false;
+        let mut progressed = false;
         self.blocked.clear();
         for _ in 0..self.notifying.len() {
             let Some(active) = self.notifying.pop_front() else { break };
@@ -328,12 +328,12 @@ impl<E: Env> Worker<E> {
             let waiting = self.notifying.len();
             self.notify(active);
             if self.notifying.len() == waiting {
-                told = true;
+                progressed = true;
             } else {
                 self.blocked.push(peer_index);
             }
         }
-        told
+        progressed
     }
 }
 
@@ -349,7 +349,12 @@ enum End {
 }
 
 /// Posts the transfer's notification and counter increment. `None`: accepted, and completed later under `token`.
-fn send_notify(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) -> Result<Option<Notified>, PostError> {
+fn send_notify(
+    entry: &mut LaneEntry,
+    slot: &Slot,
+    command: &Command,
+    completion_id: u64,
+) -> Result<Option<Notified>, PostError> {
     let notify = &command.notify;
     if notify.is_empty() {
         return Ok(Some(Notified::NotAsked));
@@ -357,13 +362,19 @@ fn send_notify(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) 
     let payload = slot.payload();
     let note = notify.note.map(|id| Note { id, payload: &payload });
     let whole = command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
-    let arrival = NotifyRequest { transfer: transfer_of(command.key), whole, token, counter: notify.counter, note };
+    let request = NotifyRequest {
+        transfer: transfer_of(command.key),
+        transfer_bytes: whole,
+        completion_id: completion_id,
+        counter: notify.counter,
+        note,
+    };
     let announced = match (&notify.handle, note) {
         (Some(handle), Some(note)) => {
-            joined.lane.hand_over(note, handle)?;
-            joined.lane.notify(&NotifyRequest { note: None, ..arrival })?
+            entry.lane.hand_over(note, handle)?;
+            entry.lane.notify(&NotifyRequest { note: None, ..request })?
         }
-        _ => joined.lane.notify(&arrival)?,
+        _ => entry.lane.notify(&request)?,
     };
     Ok(match announced {
         NotifyPosted::Delivered(counted) => Some(if counted || note.is_some() { Notified::Yes } else { Notified::No }),
@@ -374,18 +385,18 @@ fn send_notify(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) 
 /// Posts the notification right behind the batches of its transfer, all of which are posted, where the lane keeps their
 /// order. If that fails now, it is posted after they have landed. The caller has a claim of the transfer.
 #[inline(never)]
-fn post_notify(current: &mut Active, slot: &Slot, joined: &mut Joined, in_flight: &mut InFlightOps) {
+fn post_notify(current: &mut Active, slot: &Slot, entry: &mut LaneEntry, in_flight: &mut InFlightOps) {
     let Active { command, notify_state, .. } = &*current;
     let is_meant = command.peer.caps.ordered && !command.is_split && *notify_state == NotifyState::NotPosted;
     if !is_meant || command.notify.is_empty() || slot.stop_reason().is_some() {
         return;
     }
-    let token = in_flight.next_token();
-    if let Ok(None) = send_notify(joined, slot, command, token) {
+    let completion_id = in_flight.next_completion_id();
+    if let Ok(None) = send_notify(entry, slot, command, completion_id) {
         slot.add_in_flight();
         in_flight.insert(InFlight::notify(command.key, command.units(), command.peer.peer_index));
         current.in_flight += 1;
-        current.notify_state = NotifyState::Behind(token);
+        current.notify_state = NotifyState::PostedOrdered(completion_id);
     }
 }
 
@@ -399,7 +410,7 @@ impl<E: Env> Shared<E> {
         drop(active);
         let is_watched = slot.is_watched();
         slot.finish(outcome);
-        self.let_go(key);
+        self.release_slot(key);
         self.completed_one(key, is_watched);
     }
 
@@ -418,12 +429,12 @@ impl<E: Env> Shared<E> {
         if slot.stop(stage, failure) {
             self.finish_unnotified(active, stage, failure);
         } else {
-            self.let_go(key);
+            self.release_slot(key);
         }
     }
 
     /// Why there is no lane to a peer, or none if it is about to come.
-    fn why_gone(&self, peer: &PeerState) -> Option<Cause> {
+    fn end_cause(&self, peer: &PeerState) -> Option<Cause> {
         peer.ended().or_else(|| self.is_closing().then_some(Cause::EngineClosed))
     }
 }

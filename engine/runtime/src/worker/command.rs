@@ -47,7 +47,7 @@ pub(crate) struct Command {
     /// Other workers have it as well.
     pub(crate) is_split: bool,
     /// Another worker had it first.
-    pub(crate) helps: bool,
+    pub(crate) is_helper: bool,
 }
 
 impl Command {
@@ -64,13 +64,13 @@ pub(crate) struct Active {
     /// Armed when it survives its first turn.
     pub(crate) deadline: Timestamp,
     /// The unit in this worker's hands that its lane had no room for, and how far it came.
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<PlanPosition>,
     /// Batches of it that this worker's lane has under way.
     pub(crate) in_flight: u32,
     /// It waits for room in its lane, not only for batches under way.
     pub(crate) stalled: bool,
     /// How far it was given up here.
-    pub(crate) given_up: GivenUp,
+    pub(crate) cancel_level: CancelLevel,
     /// How far its notification is.
     pub(crate) notify_state: NotifyState,
     /// Its lane acknowledges writes before they are placed: its slot counts as open at the peer until a notification, a
@@ -84,11 +84,11 @@ pub(crate) enum NotifyState {
     /// Not posted.
     NotPosted,
     /// Posted behind the batches of its transfer on the same lane, under this token.
-    Behind(u64),
+    PostedOrdered(u64),
     /// Posted under this token after all batches of the transfer had ended.
-    Alone(u64),
+    PostedLast(u64),
     /// Completed, with this result.
-    Ended(Notified),
+    Completed(Notified),
 }
 
 impl Active {
@@ -100,7 +100,7 @@ impl Active {
             at: None,
             in_flight: 0,
             stalled: false,
-            given_up: GivenUp::No,
+            cancel_level: CancelLevel::None,
             notify_state: NotifyState::NotPosted,
             needs_flush: false,
         }
@@ -111,32 +111,32 @@ impl Active {
         match self.notify_state {
             _ if self.command.notify.is_empty() => Notified::NotAsked,
             NotifyState::NotPosted => Notified::No,
-            NotifyState::Behind(_) | NotifyState::Alone(_) => Notified::Unknown,
-            NotifyState::Ended(notified) => notified,
+            NotifyState::PostedOrdered(_) | NotifyState::PostedLast(_) => Notified::Unknown,
+            NotifyState::Completed(notified) => notified,
         }
     }
 }
 
 /// How far a transfer with operations in flight was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GivenUp {
+pub(crate) enum CancelLevel {
     /// Not at all.
-    No,
+    None,
     /// It ends when all its batches have ended, also those that only the peer still executes.
-    Gently,
+    WaitForPeer,
     /// It ends now, without the batches still in flight.
-    Fully,
+    Immediate,
 }
 
 /// A place in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct At {
+pub(crate) struct PlanPosition {
     pub(crate) unit: u64,
     /// Spans of it that are posted already.
     pub(crate) spans: usize,
 }
 
-impl At {
+impl PlanPosition {
     /// Where a unit begins.
     pub(crate) fn start_of(unit: u64) -> Self {
         Self { unit, spans: 0 }

@@ -11,7 +11,7 @@ use penstock_transport::{Failure, FlushRequest, NotifyPosted, PostError};
 
 use super::command::Active;
 use super::in_flight::{InFlight, transfer_of};
-use super::{Worker, joined};
+use super::{Worker, lane_entry};
 use crate::slot::Slot;
 
 /// A proof that was not asked of its lane yet, and holds the slot of its transfer.
@@ -22,11 +22,11 @@ pub(super) struct PendingFlush {
 }
 
 /// So many batches have set off over a lane that acknowledges early. The caller has a claim of their transfer.
-pub(super) fn is_open_from_now(active: &mut Active, slot: &Slot, departed: u32) {
+pub(super) fn mark_needs_flush(active: &mut Active, slot: &Slot, departed: u32) {
     let writes = active.command.plan.as_ref().is_some_and(|plan| plan.inner.shape.direction() == Direction::Write);
     if writes && departed > 0 && !active.needs_flush {
         active.needs_flush = true;
-        slot.open_remote();
+        slot.add_remote_pending();
     }
 }
 
@@ -34,7 +34,7 @@ impl<E: Env> Worker<E> {
     /// A transfer succeeds: its slot no longer counts as open at the peer, and no remote flush is posted.
     pub(super) fn flush_is_not_needed(&self, active: &Active) {
         if active.needs_flush {
-            self.shared.slots.get(active.command.key).expect("a worker holds its slots").close_remote();
+            self.shared.slots.get(active.command.key).expect("a worker holds its slots").end_remote_pending();
         }
     }
 
@@ -45,15 +45,15 @@ impl<E: Env> Worker<E> {
     }
 
     /// There is nothing more to do here for a transfer that others end, or have ended.
-    pub(super) fn part_with(&mut self, active: Active) {
+    pub(super) fn release_active(&mut self, active: Active) {
         self.require_flush(&active);
-        self.shared.let_go(active.command.key);
+        self.shared.release_slot(active.command.key);
     }
 
     /// Queues the remote flush, if one is needed, of a transfer that does not succeed and of which nothing more is posted
     /// here.
     pub(super) fn require_flush(&mut self, active: &Active) {
-        if !active.needs_flush || joined(&mut self.lanes, &active.command.peer).is_none() {
+        if !active.needs_flush || lane_entry(&mut self.lanes, &active.command.peer).is_none() {
             return; // Of a lane that is gone nothing can be proven: the slot goes on saying that it is open.
         }
         let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
@@ -78,9 +78,9 @@ impl<E: Env> Worker<E> {
         if self.blocked.contains(&peer_index) {
             return false;
         }
-        let token = self.in_flight.next_token();
-        let lane = self.lanes.get_mut(peer_index as usize).and_then(Option::as_mut).map(|joined| &mut joined.lane);
-        let request = FlushRequest { transfer: transfer_of(key), whole, token };
+        let completion_id = self.in_flight.next_completion_id();
+        let lane = self.lanes.get_mut(peer_index as usize).and_then(Option::as_mut).map(|entry| &mut entry.lane);
+        let request = FlushRequest { transfer: transfer_of(key), transfer_bytes: whole, completion_id: completion_id };
         match lane.map(|lane| lane.flush_remote(&request)) {
             Some(Err(PostError::Full)) => {
                 self.blocked.push(peer_index);
@@ -88,14 +88,14 @@ impl<E: Env> Worker<E> {
             }
             Some(Ok(NotifyPosted::Accepted)) => {
                 self.in_flight.insert(InFlight::flush(key, peer_index));
-                self.in_flight.unflushed(peer_index);
+                self.in_flight.doorbell_due(peer_index);
             }
             Some(Ok(NotifyPosted::Delivered(_))) => {
-                self.shared.slots.get(key).expect("what is owed holds its slot").close_remote();
-                self.shared.let_go(key);
+                self.shared.slots.get(key).expect("what is owed holds its slot").end_remote_pending();
+                self.shared.release_slot(key);
             }
             // A lane that is broken says so when it is polled next.
-            Some(Err(_)) | None => self.shared.let_go(key),
+            Some(Err(_)) | None => self.shared.release_slot(key),
         }
         true
     }
@@ -106,7 +106,7 @@ impl<E: Env> Worker<E> {
         pending.retain(|pending| {
             let is_theirs = pending.peer_index == peer_index;
             if is_theirs {
-                shared.let_go(pending.key);
+                shared.release_slot(pending.key);
             }
             !is_theirs
         });

@@ -85,9 +85,9 @@ const DRIVERS_MAX: usize = 3;
 /// Sleeps until the bell is rung, a driver has something or the time is over, and silences the bell.
 fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], within: Duration) {
     let timeout = Timespec::try_from(within).ok();
-    let watched = |place: usize| drivers.get(place).map_or(bell.as_fd(), |driver| driver.descriptor());
+    let watched = |index: usize| drivers.get(index).map_or(bell.as_fd(), |driver| driver.descriptor());
     let fds: [BorrowedFd<'_>; 1 + DRIVERS_MAX] =
-        std::array::from_fn(|place| if place == 0 { bell.as_fd() } else { watched(place - 1) });
+        std::array::from_fn(|index| if index == 0 { bell.as_fd() } else { watched(index - 1) });
     let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
     let woken = poll(&mut fds[..=drivers.len().min(DRIVERS_MAX)], timeout.as_ref()).is_ok();
     if woken && fds[0].revents().contains(PollFlags::IN) {

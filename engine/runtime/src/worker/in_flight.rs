@@ -13,8 +13,8 @@ use penstock_core::{Cause, Env, Stage, Timestamp};
 use penstock_ring::Key;
 use penstock_transport::{CancelledOp, Failure};
 
-use super::command::{Active, GivenUp, NotifyState};
-use super::{Worker, joined};
+use super::command::{Active, CancelLevel, NotifyState};
+use super::{Worker, lane_entry};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
 
@@ -29,30 +29,30 @@ pub(crate) struct InFlight {
     state: OpState,
     is_notify: bool,
     /// It was left behind while it could still touch this engine's memory.
-    is_open_here: bool,
+    local_pending: bool,
 }
 
 /// How an in-flight operation relates to its transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OpState {
     /// It holds a claim of the transfer.
-    Wanted,
+    Attached,
     /// It was cancelled; the peer may still execute it, and the transfer waits for it.
-    GivenUp,
+    Cancelled,
     /// The transfer ended without it; or it is the remote flush of an ended transfer.
-    LeftBehind,
+    Detached,
     /// It is a notification whose result no longer matters.
-    Forgotten,
+    Ignored,
 }
 
 impl InFlight {
     pub(crate) fn new(key: Key, units: u64, peer_index: u32) -> Self {
-        Self { key, units, peer_index, state: OpState::Wanted, is_notify: false, is_open_here: false }
+        Self { key, units, peer_index, state: OpState::Attached, is_notify: false, local_pending: false }
     }
 
     /// What proves that nothing of an ended transfer lands any more.
     pub(crate) fn flush(key: Key, peer_index: u32) -> Self {
-        Self { state: OpState::LeftBehind, ..Self::new(key, 0, peer_index) }
+        Self { state: OpState::Detached, ..Self::new(key, 0, peer_index) }
     }
 
     pub(crate) fn notify(key: Key, units: u64, peer_index: u32) -> Self {
@@ -67,10 +67,10 @@ pub(crate) fn transfer_of(key: Key) -> u64 {
 
 /// The batches under way of one worker, by their tokens: `use of the place << 32 | place`.
 pub(crate) struct InFlightOps {
-    places: Vec<OpSlot>,
+    slots: Vec<OpSlot>,
     free: Vec<u32>,
     /// Places of the lanes that have accepted what has not left yet.
-    unflushed: Vec<u32>,
+    doorbells_due: Vec<u32>,
 }
 
 /// Batches that may be under way before the table has to grow: a few lanes' worth.
@@ -78,7 +78,7 @@ const ROOM: usize = 64;
 
 impl Default for InFlightOps {
     fn default() -> Self {
-        Self { places: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM), unflushed: Vec::with_capacity(8) }
+        Self { slots: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM), doorbells_due: Vec::with_capacity(8) }
     }
 }
 
@@ -90,85 +90,85 @@ struct OpSlot {
 impl InFlightOps {
     /// The token of the next batch, should it be accepted.
     #[inline]
-    pub(super) fn next_token(&mut self) -> u64 {
+    pub(super) fn next_completion_id(&mut self) -> u64 {
         match self.free.last() {
-            Some(&place) => u64::from(self.places[place as usize].uses) << 32 | u64::from(place),
+            Some(&index) => u64::from(self.slots[index as usize].uses) << 32 | u64::from(index),
             None => self.grow(),
         }
     }
 
     #[cold]
     fn grow(&mut self) -> u64 {
-        let place = self.places.len() as u32;
-        self.places.push(OpSlot { uses: 0, op: None });
+        let index = self.slots.len() as u32;
+        self.slots.push(OpSlot { uses: 0, op: None });
         // Room for every place to be free: giving one back never allocates.
-        self.free.reserve(self.places.len());
-        self.free.push(place);
-        u64::from(place)
+        self.free.reserve(self.slots.len());
+        self.free.push(index);
+        u64::from(index)
     }
 
     /// The batch of the next token was accepted.
     pub(super) fn insert(&mut self, op: InFlight) {
-        let place = self.free.pop().expect("its token was given out just now");
-        self.places[place as usize].op = Some(op);
+        let index = self.free.pop().expect("its id was given out just now");
+        self.slots[index as usize].op = Some(op);
     }
 
-    fn get_mut(&mut self, token: u64) -> Option<&mut InFlight> {
-        let place = self.places.get_mut(token as u32 as usize)?;
-        place.op.as_mut().filter(|_| u64::from(place.uses) == token >> 32)
+    fn get_mut(&mut self, completion_id: u64) -> Option<&mut InFlight> {
+        let slot = self.slots.get_mut(completion_id as u32 as usize)?;
+        slot.op.as_mut().filter(|_| u64::from(slot.uses) == completion_id >> 32)
     }
 
-    pub(super) fn remove(&mut self, token: u64) -> Option<InFlight> {
-        let op = *self.get_mut(token)?;
-        let place = &mut self.places[token as u32 as usize];
-        place.op = None;
-        place.uses = place.uses.wrapping_add(1);
-        self.free.push(token as u32);
+    pub(super) fn remove(&mut self, completion_id: u64) -> Option<InFlight> {
+        let op = *self.get_mut(completion_id)?;
+        let slot = &mut self.slots[completion_id as u32 as usize];
+        slot.op = None;
+        slot.uses = slot.uses.wrapping_add(1);
+        self.free.push(completion_id as u32);
         Some(op)
     }
 
     /// Nobody waits for this notification any more; its place stays until the lane has done with it.
-    pub(super) fn forget(&mut self, token: u64) {
-        if let Some(op) = self.get_mut(token) {
-            op.state = OpState::Forgotten;
+    pub(super) fn ignore(&mut self, completion_id: u64) {
+        if let Some(op) = self.get_mut(completion_id) {
+            op.state = OpState::Ignored;
         }
     }
 
     /// What the lane to this peer was given leaves at the end of the turn.
-    pub(super) fn unflushed(&mut self, peer_index: u32) {
-        if !self.unflushed.contains(&peer_index) {
-            self.unflushed.push(peer_index);
+    pub(super) fn doorbell_due(&mut self, peer_index: u32) {
+        if !self.doorbells_due.contains(&peer_index) {
+            self.doorbells_due.push(peer_index);
         }
     }
 
     #[inline]
-    pub(super) fn has_unflushed(&self) -> bool {
-        !self.unflushed.is_empty()
+    pub(super) fn has_doorbells_due(&self) -> bool {
+        !self.doorbells_due.is_empty()
     }
 
-    pub(super) fn next_unflushed(&mut self) -> Option<u32> {
-        self.unflushed.pop()
+    pub(super) fn next_doorbell(&mut self) -> Option<u32> {
+        self.doorbells_due.pop()
     }
 
     /// The next token after `after`, in table order, whose operation satisfies `is_meant`.
     fn next_where(&self, after: Option<u64>, is_meant: impl Fn(&InFlight) -> bool) -> Option<u64> {
-        let first = after.map_or(0, |token| token as u32 as usize + 1);
-        (first..self.places.len()).find_map(|index| {
-            let place = &self.places[index];
-            let op = place.op.as_ref()?;
-            is_meant(op).then_some(u64::from(place.uses) << 32 | index as u64)
+        let first = after.map_or(0, |completion_id| completion_id as u32 as usize + 1);
+        (first..self.slots.len()).find_map(|index| {
+            let slot = &self.slots[index];
+            let op = slot.op.as_ref()?;
+            is_meant(op).then_some(u64::from(slot.uses) << 32 | index as u64)
         })
     }
 
     fn count(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 }
 
 /// Supplies token and transfer of the next batch, and records that the lane has accepted it.
 pub(crate) trait OpTracker {
     /// The token of the next batch.
-    fn token(&mut self) -> u64;
+    fn completion_id(&mut self) -> u64;
     /// The transfer it belongs to.
     fn transfer(&self) -> u64;
     /// It was accepted under that token.
@@ -179,7 +179,7 @@ pub(crate) trait OpTracker {
 pub(crate) struct SyncTracker;
 
 impl OpTracker for SyncTracker {
-    fn token(&mut self) -> u64 {
+    fn completion_id(&mut self) -> u64 {
         0
     }
 
@@ -211,8 +211,8 @@ impl<'a> AsyncTracker<'a> {
 
 impl OpTracker for AsyncTracker<'_> {
     #[inline]
-    fn token(&mut self) -> u64 {
-        self.in_flight.next_token()
+    fn completion_id(&mut self) -> u64 {
+        self.in_flight.next_completion_id()
     }
 
     #[inline]
@@ -251,12 +251,12 @@ impl<E: Env> Worker<E> {
     }
 
     /// A lane reports the end of an accepted batch.
-    pub(super) fn on_completion(&mut self, token: u64, result: Result<u64, Failure>) {
-        let Some(op) = self.in_flight.remove(token) else {
+    pub(super) fn on_completion(&mut self, completion_id: u64, result: Result<u64, Failure>) {
+        let Some(op) = self.in_flight.remove(completion_id) else {
             debug_assert!(false, "a completion that nobody waits for");
             return;
         };
-        if op.state == OpState::Forgotten {
+        if op.state == OpState::Ignored {
             return;
         }
         if op.is_notify {
@@ -265,17 +265,17 @@ impl<E: Env> Worker<E> {
         let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
         let bytes = result.unwrap_or(0);
         let finishes = match (op.state, result) {
-            (OpState::Forgotten | OpState::LeftBehind, _) => {
-                if op.is_open_here {
-                    slot.close_local();
+            (OpState::Ignored | OpState::Detached, _) => {
+                if op.local_pending {
+                    slot.end_local_pending();
                 }
-                slot.close_remote();
-                self.shared.let_go(op.key);
+                slot.end_remote_pending();
+                self.shared.release_slot(op.key);
                 return;
             }
-            (OpState::GivenUp, _) => slot.moved_remotely(bytes, op.units),
-            (OpState::Wanted, Ok(_)) => slot.moved(bytes, op.units),
-            (OpState::Wanted, Err(failure)) => {
+            (OpState::Cancelled, _) => slot.moved_remotely(bytes, op.units),
+            (OpState::Attached, Ok(_)) => slot.moved(bytes, op.units),
+            (OpState::Attached, Err(failure)) => {
                 slot.stop(Stage::Move, failure);
                 slot.moved(0, op.units)
             }
@@ -287,22 +287,22 @@ impl<E: Env> Worker<E> {
     /// A batch has given its claim back: finishes the transfer if it was the last.
     pub(super) fn op_completed(&mut self, key: Key, finishes: bool) {
         let is_it = |active: &Active| active.command.key == key;
-        if let Some(place) = self.waiting.iter().position(is_it) {
-            let active = &mut self.waiting[place];
+        if let Some(index) = self.waiting.iter().position(is_it) {
+            let active = &mut self.waiting[index];
             active.in_flight -= 1;
             // It came here with no unit left to claim: without batches there is nothing left to do.
             let is_over = active.in_flight == 0 && !active.stalled;
             if finishes || is_over {
-                let done = self.waiting.remove(place).expect("the place was found just now");
-                return if finishes { self.notify_or_wait(done) } else { self.part_with(done) };
+                let done = self.waiting.remove(index).expect("the index was found just now");
+                return if finishes { self.notify_or_wait(done) } else { self.release_active(done) };
             }
             return;
         }
         for class in 0..2 {
-            if let Some(place) = self.active[class].iter().position(is_it) {
-                self.active[class][place].in_flight -= 1;
+            if let Some(index) = self.active[class].iter().position(is_it) {
+                self.active[class][index].in_flight -= 1;
                 if finishes {
-                    let done = self.active[class].remove(place).expect("the place was found just now");
+                    let done = self.active[class].remove(index).expect("the index was found just now");
                     self.notify_or_wait(done);
                 }
                 return;
@@ -313,14 +313,14 @@ impl<E: Env> Worker<E> {
 
     /// Ends a transfer in the middle, as far as this worker has to do with it. Whoever has the last of
     /// it in hand finishes it.
-    pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, failure: impl Into<Failure>, how_far: GivenUp) {
+    pub(super) fn cancel(&mut self, mut active: Active, stage: Stage, failure: impl Into<Failure>, level: CancelLevel) {
         let failure = failure.into();
         if active.at.is_none() && active.in_flight == 0 {
             self.require_flush(&active);
             return self.shared.stop_and_drop(active, stage, failure);
         }
-        if let NotifyState::Alone(token) = active.notify_state {
-            return self.stop_notify(active, token, (stage, failure), how_far);
+        if let NotifyState::PostedLast(completion_id) = active.notify_state {
+            return self.stop_notify(active, completion_id, (stage, failure), level);
         }
         let shared = Arc::clone(&self.shared);
         let (key, peer) = (active.command.key, Arc::clone(&active.command.peer));
@@ -329,14 +329,16 @@ impl<E: Env> Worker<E> {
         slot.stop(stage, failure);
         let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
         let (mut has_freed, mut last) = (false, None);
-        let is_its = |op: &InFlight| op.key == key && !matches!(op.state, OpState::LeftBehind | OpState::Forgotten);
-        while let Some(token) = self.in_flight.next_where(last, is_its) {
-            last = Some(token);
-            let (freed, ended) = self.cancel_in_flight(token, slot, &peer, how_far);
+        let is_its = |op: &InFlight| op.key == key && !matches!(op.state, OpState::Detached | OpState::Ignored);
+        while let Some(completion_id) = self.in_flight.next_where(last, is_its) {
+            last = Some(completion_id);
+            let (freed, ended) = self.cancel_in_flight(completion_id, slot, &peer, level);
             has_freed |= freed;
             active.in_flight -= u32::from(ended.is_some());
             finishes |= ended.unwrap_or(false);
-            if active.notify_state == NotifyState::Behind(token) && self.in_flight.get_mut(token).is_none() {
+            if active.notify_state == NotifyState::PostedOrdered(completion_id)
+                && self.in_flight.get_mut(completion_id).is_none()
+            {
                 active.notify_state = NotifyState::NotPosted; // Taken back before the peer could hear it.
             }
         }
@@ -344,15 +346,15 @@ impl<E: Env> Worker<E> {
             let (stage, failure) = slot.stop_reason().unwrap_or((stage, failure));
             self.fail(active, stage, failure);
         } else if active.in_flight > 0 {
-            (active.given_up, active.stalled) = (how_far, false);
-            if how_far == GivenUp::Fully {
+            (active.cancel_level, active.stalled) = (level, false);
+            if level == CancelLevel::Immediate {
                 active.deadline = Timestamp::NEVER;
                 self.waiting.push_back(active);
             } else {
                 self.wait_for_lane(active);
             }
         } else {
-            self.part_with(active);
+            self.release_active(active);
         }
         if has_freed {
             self.unstall(&peer);
@@ -363,116 +365,115 @@ impl<E: Env> Worker<E> {
     /// back, whether that was the last.
     fn cancel_in_flight(
         &mut self,
-        token: u64,
+        completion_id: u64,
         slot: &Slot,
         peer: &Arc<PeerState>,
-        how_far: GivenUp,
+        level: CancelLevel,
     ) -> (bool, Option<bool>) {
-        let op = self.in_flight.get_mut(token).expect("it was found just now");
+        let op = self.in_flight.get_mut(completion_id).expect("it was found just now");
         let answer = match op.state {
-            OpState::Wanted => {
-                joined(&mut self.lanes, peer).map_or(CancelledOp::Quiet, |joined| joined.lane.cancel_op(token))
-            }
-            OpState::GivenUp | OpState::LeftBehind | OpState::Forgotten => CancelledOp::RemoteOpen,
+            OpState::Attached => lane_entry(&mut self.lanes, peer)
+                .map_or(CancelledOp::Quiesced, |entry| entry.lane.cancel_op(completion_id)),
+            OpState::Cancelled | OpState::Detached | OpState::Ignored => CancelledOp::RemotePending,
         };
         let units = op.units;
         match answer {
-            CancelledOp::Open | CancelledOp::RemoteOpen if op.is_notify => {
-                if how_far != GivenUp::Fully {
+            CancelledOp::Pending | CancelledOp::RemotePending if op.is_notify => {
+                if level != CancelLevel::Immediate {
                     return (false, None);
                 }
-                op.state = OpState::Forgotten;
+                op.state = OpState::Ignored;
                 (false, Some(slot.moved(0, units)))
             }
-            CancelledOp::Open if how_far == GivenUp::Fully => {
+            CancelledOp::Pending if level == CancelLevel::Immediate => {
                 // The transfer ends all the same; its memory is not quiet before the lane says so.
                 slot.hold();
-                (op.state, op.is_open_here) = (OpState::LeftBehind, true);
-                (false, Some(slot.leave_open(units)))
+                (op.state, op.local_pending) = (OpState::Detached, true);
+                (false, Some(slot.detach_pending(units)))
             }
-            CancelledOp::Open => (false, None),
-            CancelledOp::Quiet => {
-                self.in_flight.remove(token);
+            CancelledOp::Pending => (false, None),
+            CancelledOp::Quiesced => {
+                self.in_flight.remove(completion_id);
                 (true, Some(slot.moved(0, units)))
             }
-            CancelledOp::RemoteOpen => {
-                if op.state == OpState::Wanted {
+            CancelledOp::RemotePending => {
+                if op.state == OpState::Attached {
                     slot.leave_to_peer();
-                    op.state = OpState::GivenUp;
+                    op.state = OpState::Cancelled;
                 }
-                if how_far != GivenUp::Fully {
+                if level != CancelLevel::Immediate {
                     return (false, None);
                 }
                 slot.hold();
-                op.state = OpState::LeftBehind;
+                op.state = OpState::Detached;
                 (false, Some(slot.leave_remote(units)))
             }
         }
     }
 
     /// Gives up the waiting transfers that this says to, each for its reason. Answers whether there were any.
-    pub(super) fn give_up_waiting(
+    pub(super) fn cancel_waiting(
         &mut self,
-        why: impl Fn(&Self, &Active) -> Option<(Stage, Failure, GivenUp)>,
+        why: impl Fn(&Self, &Active) -> Option<(Stage, Failure, CancelLevel)>,
     ) -> bool {
         let mut any = false;
-        let mut place = 0;
-        while let Some(active) = self.waiting.get(place) {
-            let Some((stage, failure, how_far)) = why(self, active) else {
-                place += 1;
+        let mut index = 0;
+        while let Some(active) = self.waiting.get(index) {
+            let Some((stage, failure, level)) = why(self, active) else {
+                index += 1;
                 continue;
             };
-            let active = self.waiting.remove(place).expect("the place is inside");
-            self.give_up(active, stage, failure, how_far);
+            let active = self.waiting.remove(index).expect("the index is in range");
+            self.cancel(active, stage, failure, level);
             // Others may have moved on meanwhile: look from the beginning.
-            (any, place) = (true, 0);
+            (any, index) = (true, 0);
         }
         any
     }
 
     /// Why a waiting transfer was asked to end, unless this worker has seen it already.
-    pub(super) fn stop_to_see(&self, active: &Active) -> Option<(Stage, Failure, GivenUp)> {
+    pub(super) fn cancel_wanted(&self, active: &Active) -> Option<(Stage, Failure, CancelLevel)> {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
-        let how_far = match active.given_up {
-            GivenUp::No => GivenUp::Gently,
-            GivenUp::Gently if slot.is_forced() => GivenUp::Fully,
-            GivenUp::Gently | GivenUp::Fully => return None,
+        let level = match active.cancel_level {
+            CancelLevel::None => CancelLevel::WaitForPeer,
+            CancelLevel::WaitForPeer if slot.is_forced() => CancelLevel::Immediate,
+            CancelLevel::WaitForPeer | CancelLevel::Immediate => return None,
         };
-        slot.stop_reason().map(|(stage, failure)| (stage, failure, how_far))
+        slot.stop_reason().map(|(stage, failure)| (stage, failure, level))
     }
 
     /// Ends whatever is under way on a lane, and the lane.
     pub(super) fn drop_lane(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
-        self.give_up_waiting(|_, active| {
-            let is_meant = is_theirs(active) && active.given_up != GivenUp::Fully;
-            is_meant.then_some((Stage::Move, cause.into(), GivenUp::Fully))
+        self.cancel_waiting(|_, active| {
+            let is_meant = is_theirs(active) && active.cancel_level != CancelLevel::Immediate;
+            is_meant.then_some((Stage::Move, cause.into(), CancelLevel::Immediate))
         });
         for class in 0..2 {
-            let is_aloft = |active: &Active| is_theirs(active) && (active.in_flight > 0 || active.at.is_some());
-            while let Some(place) = self.active[class].iter().position(is_aloft) {
-                let active = self.active[class].remove(place).expect("the place was found just now");
-                self.give_up(active, Stage::Move, cause, GivenUp::Fully);
+            let is_posting = |active: &Active| is_theirs(active) && (active.in_flight > 0 || active.at.is_some());
+            while let Some(index) = self.active[class].iter().position(is_posting) {
+                let active = self.active[class].remove(index).expect("the index was found just now");
+                self.cancel(active, Stage::Move, cause, CancelLevel::Immediate);
             }
         }
-        if joined(&mut self.lanes, peer).is_none() {
+        if lane_entry(&mut self.lanes, peer).is_none() {
             return;
         }
         self.drop_flushes_to(peer.peer_index);
         self.lanes[peer.peer_index as usize] = None;
-        while let Some(token) = self.in_flight.next_where(None, |op| op.peer_index == peer.peer_index) {
-            let op = self.in_flight.remove(token).expect("it was found just now");
-            if op.state == OpState::Forgotten {
+        while let Some(completion_id) = self.in_flight.next_where(None, |op| op.peer_index == peer.peer_index) {
+            let op = self.in_flight.remove(completion_id).expect("it was found just now");
+            if op.state == OpState::Ignored {
                 continue;
             }
-            if op.state == OpState::LeftBehind {
-                if op.is_open_here
+            if op.state == OpState::Detached {
+                if op.local_pending
                     && let Some(slot) = self.shared.slots.get(op.key)
                 {
-                    slot.close_local(); // A lane that is gone does not touch this engine's memory.
+                    slot.end_local_pending(); // A lane that is gone does not touch this engine's memory.
                 }
                 // Whether the peer is still at it is not known; the slot goes on saying so.
-                self.shared.let_go(op.key);
+                self.shared.release_slot(op.key);
             } else {
                 // A lane that is gone does not touch this engine's memory.
                 let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
@@ -491,15 +492,15 @@ mod tests {
     fn a_token_names_one_flight_and_no_later_one_of_its_place() {
         let mut in_flight = InFlightOps::default();
         let key = |index| Key { index, generation: 1 };
-        let first = in_flight.next_token();
+        let first = in_flight.next_completion_id();
         in_flight.insert(InFlight::new(key(1), 1, 0));
-        let second = in_flight.next_token();
+        let second = in_flight.next_completion_id();
         in_flight.insert(InFlight::new(key(2), 1, 0));
         assert_ne!(first, second);
         assert_eq!(in_flight.count(), 2);
         assert_eq!(in_flight.remove(first).map(|op| op.key), Some(key(1)));
         assert!(in_flight.remove(first).is_none(), "landed once");
-        let third = in_flight.next_token();
+        let third = in_flight.next_completion_id();
         in_flight.insert(InFlight::new(key(3), 1, 0));
         assert_eq!(third as u32, first as u32, "the place is used again");
         assert!(in_flight.get_mut(first).is_none());

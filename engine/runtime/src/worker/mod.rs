@@ -34,12 +34,12 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Span, Stage, Timestamp};
 use penstock_ring::{ReadyBits, Sleeper, mpsc};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Driver, Failure, Lane, Note, Sink};
+use penstock_transport::{Driver, Failure, Lane, LaneEvents, Note};
 
 pub(crate) use self::advance::move_units;
 pub use self::command::Priority;
-use self::command::{Active, GivenUp};
-pub(crate) use self::command::{At, Command, NotifySpec};
+use self::command::{Active, CancelLevel};
+pub(crate) use self::command::{Command, NotifySpec, PlanPosition};
 use self::flush::PendingFlush;
 use self::idle::Idler;
 use self::in_flight::InFlightOps;
@@ -63,22 +63,22 @@ const TURNS_PER_DRIVE: u64 = 8;
 const TURNS_PER_RETRY: u64 = 4;
 
 /// Reports of one lane that fit without an allocation; it keeps what it grows to.
-const LANDED_AT_FIRST: usize = 32;
+const COMPLETIONS_CAPACITY: usize = 32;
 
 /// A lane and whose it is.
-pub(crate) struct Joined {
+pub(crate) struct LaneEntry {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
     /// What the lane says of itself.
     acknowledges_early: bool,
     /// A side of the session drains, and this worker has said that nothing is under way here.
-    settled: bool,
+    transfers_drained: bool,
 }
 
 /// The lane to this very peer: a place has other peers before and after it.
-pub(crate) fn joined<'a>(lanes: &'a mut [Option<Joined>], peer: &Arc<PeerState>) -> Option<&'a mut Joined> {
-    let joined = lanes.get_mut(peer.peer_index as usize)?.as_mut()?;
-    Arc::ptr_eq(&joined.peer, peer).then_some(joined)
+pub(crate) fn lane_entry<'a>(lanes: &'a mut [Option<LaneEntry>], peer: &Arc<PeerState>) -> Option<&'a mut LaneEntry> {
+    let entry = lanes.get_mut(peer.peer_index as usize)?.as_mut()?;
+    Arc::ptr_eq(&entry.peer, peer).then_some(entry)
 }
 
 /// One worker: a thread's, or the inline engine's own.
@@ -86,7 +86,7 @@ pub(crate) struct Worker<E: Env> {
     index: usize,
     pub(crate) shared: Arc<Shared<E>>,
     commands: mpsc::Receiver<Command>,
-    pub(crate) lanes: Vec<Option<Joined>>,
+    pub(crate) lanes: Vec<Option<LaneEntry>>,
     /// Transfers with units to move: urgent ones and others, each in turn; the first is next.
     active: [VecDeque<Active>; 2],
     /// Transfers with nothing to post now: batches of them are under way, or their lane is full.
@@ -94,17 +94,17 @@ pub(crate) struct Worker<E: Env> {
     /// The batches under way.
     in_flight: InFlightOps,
     /// What a lane has reported and is not accounted for yet.
-    landed: Vec<(u64, Result<u64, Failure>)>,
+    completions: Vec<(u64, Result<u64, Failure>)>,
     /// Transfers that have ended, and of which it is to be proven that nothing lands any more.
     pending_flushes: Vec<PendingFlush>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
-    settling: Vec<(Arc<PeerState>, Arc<Latch>)>,
+    draining_transfers: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// What this worker does for all its lanes of a transport at once.
     pub(crate) drivers: Vec<Box<dyn Driver>>,
     /// Sessions that drain, and whom to tell when all that the peer said is in the inbox.
-    emptying: Vec<(Arc<PeerState>, Arc<Latch>)>,
+    draining_inbound: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
     blocked: Vec<u32>,
     /// The earliest deadline of all transfers here.
@@ -131,15 +131,15 @@ impl<E: Env> Worker<E> {
             commands,
             lanes: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
-            settling: Vec::new(),
+            draining_transfers: Vec::new(),
             drivers,
-            emptying: Vec::new(),
+            draining_inbound: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             waiting: VecDeque::with_capacity(room),
             in_flight: InFlightOps::default(),
             pending_flushes: Vec::with_capacity(room),
-            landed: Vec::with_capacity(LANDED_AT_FIRST),
+            completions: Vec::with_capacity(COMPLETIONS_CAPACITY),
             next_deadline: Timestamp::NEVER,
             ready: shared.segments.mailbox.view().ready(index),
             sleeper: shared.segments.sleeper(1 + index),
@@ -164,7 +164,7 @@ impl<E: Env> Worker<E> {
                 idler.rest(&mut self);
             }
         }
-        self.leave_all(Cause::EngineClosed);
+        self.remove_all_sessions(Cause::EngineClosed);
     }
 
     /// One turn. Answers whether there was anything to do.
@@ -175,18 +175,18 @@ impl<E: Env> Worker<E> {
         // Asking first is a load; popping from an empty queue is a full barrier.
         while !self.port().calls.is_empty() {
             let Some(call) = self.port().calls.pop() else { break };
-            self.answer(call);
+            self.handle_call(call);
             worked = true;
         }
         worked |= self.take_commands();
         worked |= self.advance_active();
         // What was posted leaves before anything else is looked at: a look at a socket costs as much as a third of a send.
-        if self.in_flight.has_unflushed() {
-            self.flush();
+        if self.in_flight.has_doorbells_due() {
+            self.ring_doorbells();
         }
         let polled = self.poll_lanes();
         if !self.waiting.is_empty() {
-            worked |= self.give_up_waiting(Self::stop_to_see);
+            worked |= self.cancel_waiting(Self::cancel_wanted);
         }
         if self.next_deadline != Timestamp::NEVER {
             self.expire();
@@ -194,8 +194,8 @@ impl<E: Env> Worker<E> {
         if !self.pending_flushes.is_empty() {
             worked |= self.post_flushes();
         }
-        if self.in_flight.has_unflushed() {
-            self.flush();
+        if self.in_flight.has_doorbells_due() {
+            self.ring_doorbells();
         }
         // Last: what it finds is for the next turn, and what was to leave has left. While lanes have something by themselves
         // the kernel is not asked each time.
@@ -204,8 +204,8 @@ impl<E: Env> Worker<E> {
         }
         worked |= polled;
         // After the deadlines: the last transfer of a session that comes to rest may end by one.
-        if !self.settling.is_empty() || !self.emptying.is_empty() {
-            self.come_to_rest();
+        if !self.draining_transfers.is_empty() || !self.draining_inbound.is_empty() {
+            self.drain_sessions();
         }
         worked
     }
@@ -215,17 +215,17 @@ impl<E: Env> Worker<E> {
         !self.commands.is_empty()
             || !self.port().calls.is_empty()
             || self.active.iter().any(|class| !class.is_empty())
-            || self.waiting.iter().any(|active| self.stop_to_see(active).is_some())
+            || self.waiting.iter().any(|active| self.cancel_wanted(active).is_some())
             || !self.ready.is_empty()
     }
 
     /// What lanes were given in this turn leaves.
     #[inline(never)]
-    fn flush(&mut self) {
-        while let Some(peer_index) = self.in_flight.next_unflushed() {
-            let Some(Some(joined)) = self.lanes.get_mut(peer_index as usize) else { continue };
-            if let Err(fault) = joined.lane.flush() {
-                let peer = Arc::clone(&joined.peer);
+    fn ring_doorbells(&mut self) {
+        while let Some(peer_index) = self.in_flight.next_doorbell() {
+            let Some(Some(entry)) = self.lanes.get_mut(peer_index as usize) else { continue };
+            if let Err(fault) = entry.lane.ring_doorbell() {
+                let peer = Arc::clone(&entry.peer);
                 self.break_lane(peer, fault.0);
             }
         }
@@ -239,7 +239,7 @@ impl<E: Env> Worker<E> {
 
     /// Counts a transfer that never was in any queue.
     #[inline]
-    pub(crate) fn moved_at_once(&self, bytes: u64) {
+    pub(crate) fn count_fast_path(&self, bytes: u64) {
         let statistics = &self.port().statistics;
         statistics.transfers_completed.add(1);
         statistics.bytes.add(bytes);
@@ -250,37 +250,37 @@ impl<E: Env> Worker<E> {
         self.next_deadline
     }
 
-    fn answer(&mut self, call: WorkerCall) {
+    fn handle_call(&mut self, call: WorkerCall) {
         match call {
             WorkerCall::Join { peer, lane } => {
-                let place = peer.peer_index as usize;
-                if self.lanes.len() <= place {
-                    self.lanes.resize_with(place + 1, || None);
+                let index = peer.peer_index as usize;
+                if self.lanes.len() <= index {
+                    self.lanes.resize_with(index + 1, || None);
                 }
                 let acknowledges_early = lane.acknowledges_early();
-                self.lanes[place] = Some(Joined { lane, peer, acknowledges_early, settled: false });
-                self.ready.mark(place);
+                self.lanes[index] = Some(LaneEntry { lane, peer, acknowledges_early, transfers_drained: false });
+                self.ready.mark(index);
             }
             WorkerCall::Leave { peer, cause, left } => {
-                self.leave(&peer, cause);
+                self.remove_session(&peer, cause);
                 left.arrive();
-                self.shared.control.call(ControlCall::Left);
+                self.shared.control.call(ControlCall::LatchOpened);
             }
-            WorkerCall::Settle { peer, settled } => self.settling.push((peer, settled)),
-            WorkerCall::Empty { peer, emptied } => self.emptying.push((peer, emptied)),
-            WorkerCall::Look { peer_index } => self.ready.mark(peer_index as usize),
+            WorkerCall::DrainTransfers { peer, drained: settled } => self.draining_transfers.push((peer, settled)),
+            WorkerCall::DrainInbound { peer, drained: emptied } => self.draining_inbound.push((peer, emptied)),
+            WorkerCall::PollLane { peer_index } => self.ready.mark(peer_index as usize),
             WorkerCall::Stop => self.stopping = true,
         }
     }
 
     /// Ends everything that goes on with one peer.
-    fn leave(&mut self, peer: &Arc<PeerState>, cause: Cause) {
+    fn remove_session(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
         for class in 0..2 {
             let (gone, kept): (Vec<_>, Vec<_>) = self.active[class].drain(..).partition(is_theirs);
             self.active[class].extend(kept);
             for active in gone {
-                self.give_up(active, Stage::Move, cause, GivenUp::Fully);
+                self.cancel(active, Stage::Move, cause, CancelLevel::Immediate);
             }
         }
         let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(is_theirs);
@@ -288,19 +288,19 @@ impl<E: Env> Worker<E> {
         for active in gone {
             self.fail(active, Stage::Notify, cause);
         }
-        for resting in [&mut self.settling, &mut self.emptying] {
+        for resting in [&mut self.draining_transfers, &mut self.draining_inbound] {
             resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
         }
         self.drop_lane(peer, cause);
     }
 
     /// Ends everything with everyone.
-    pub(crate) fn leave_all(&mut self, cause: Cause) {
+    pub(crate) fn remove_all_sessions(&mut self, cause: Cause) {
         while self.take_commands() {}
         for active in std::mem::take(&mut self.active).into_iter().flatten() {
-            self.give_up(active, Stage::Queue, cause, GivenUp::Fully);
+            self.cancel(active, Stage::Queue, cause, CancelLevel::Immediate);
         }
-        let peers: Vec<_> = self.lanes.iter().flatten().map(|joined| Arc::clone(&joined.peer)).collect();
+        let peers: Vec<_> = self.lanes.iter().flatten().map(|entry| Arc::clone(&entry.peer)).collect();
         for peer in peers {
             self.drop_lane(&peer, cause);
         }
@@ -323,10 +323,10 @@ impl<E: Env> Worker<E> {
         if let Some(cause) = command.peer.draining() {
             return self.accept_draining(command, cause);
         }
-        self.take_up(command);
+        self.enqueue(command);
     }
 
-    fn take_up(&mut self, command: Command) {
+    fn enqueue(&mut self, command: Command) {
         let class = command.priority as usize;
         let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
         self.active[class].push_back(Active::new(command, expected));
@@ -363,9 +363,9 @@ impl<E: Env> Worker<E> {
         for word in 0..highest.div_ceil(64) {
             let mut marked = self.ready.take(word);
             while marked != 0 {
-                let place = word * 64 + marked.trailing_zeros() as usize;
+                let index = word * 64 + marked.trailing_zeros() as usize;
                 marked &= marked - 1;
-                self.poll_lane(place);
+                self.poll_lane(index);
                 polled = true;
             }
         }
@@ -377,42 +377,42 @@ impl<E: Env> Worker<E> {
         polled
     }
 
-    fn poll_lane(&mut self, place: usize) -> Polled {
-        let Some(Some(joined)) = self.lanes.get_mut(place) else { return Polled::default() };
-        let mut sink = Delivery {
+    fn poll_lane(&mut self, index: usize) -> Polled {
+        let Some(Some(entry)) = self.lanes.get_mut(index) else { return Polled::default() };
+        let mut delivery = Delivery {
             shared: &self.shared,
-            peer: &joined.peer,
-            landed: &mut self.landed,
+            peer: &entry.peer,
+            completions: &mut self.completions,
             reserved: false,
             refused: false,
             taken: 0,
         };
-        let result = joined.lane.poll(&mut sink);
-        let (taken, refused) = (sink.taken, sink.refused);
-        drop(sink);
-        let landed = self.landed.len() as u64;
-        if landed > 0 {
-            self.account_for_landed(place);
+        let result = entry.lane.poll(&mut delivery);
+        let (taken, refused) = (delivery.taken, delivery.refused);
+        drop(delivery);
+        let completed = self.completions.len() as u64;
+        if completed > 0 {
+            self.on_completions(index);
         } else if !self.waiting.is_empty()
-            && let Some(joined) = &self.lanes[place]
+            && let Some(entry) = &self.lanes[index]
         {
             // A lane may have room again without anything having ended: its streams have come, say.
-            let peer = Arc::clone(&joined.peer);
+            let peer = Arc::clone(&entry.peer);
             self.unstall(&peer);
         }
         if taken > 0 {
             self.port().statistics.notes_received.add(taken);
             self.shared.application.ring();
         }
-        let polled = Polled { taken: taken + landed, is_empty: matches!(result, Ok(false)) && !refused };
+        let polled = Polled { taken: taken + completed, is_empty: matches!(result, Ok(false)) && !refused };
         // A transfer that ended just now may have found the lane broken when it told the peer.
-        let Some(joined) = &self.lanes[place] else { return polled };
+        let Some(entry) = &self.lanes[index] else { return polled };
         match result {
             // Inbox credits may have come back since the refusal, before anyone saw it: poll again.
-            Ok(more) if more || refused && joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
+            Ok(more) if more || refused && entry.peer.inbox_credits.available() > 0 => self.ready.mark(index),
             Ok(_) => {}
             Err(fault) => {
-                let peer = Arc::clone(&joined.peer);
+                let peer = Arc::clone(&entry.peer);
                 self.break_lane(peer, fault.0);
             }
         }
@@ -420,16 +420,16 @@ impl<E: Env> Worker<E> {
     }
 
     /// Accounts for the batches that a lane has reported, and lets whoever waited for room go on.
-    fn account_for_landed(&mut self, place: usize) {
-        let peer = self.lanes[place].as_ref().map(|joined| Arc::clone(&joined.peer));
-        let mut landed = std::mem::take(&mut self.landed);
-        for (token, result) in landed.drain(..) {
+    fn on_completions(&mut self, index: usize) {
+        let peer = self.lanes[index].as_ref().map(|entry| Arc::clone(&entry.peer));
+        let mut completions = std::mem::take(&mut self.completions);
+        for (completion_id, result) in completions.drain(..) {
             // The end of one may find the lane broken, and then everything under way on it has ended.
-            if self.lanes[place].is_some() {
-                self.on_completion(token, result);
+            if self.lanes[index].is_some() {
+                self.on_completion(completion_id, result);
             }
         }
-        self.landed = landed;
+        self.completions = completions;
         if let Some(peer) = peer {
             self.unstall(&peer);
         }
@@ -448,17 +448,17 @@ impl<E: Env> Worker<E> {
         }
         let is_late = |active: &Active| active.deadline <= now;
         for class in 0..2 {
-            while let Some(place) = self.active[class].iter().position(is_late) {
-                let active = self.active[class].remove(place).expect("the place is inside");
-                self.give_up(active, Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully);
+            while let Some(index) = self.active[class].iter().position(is_late) {
+                let active = self.active[class].remove(index).expect("the index is in range");
+                self.cancel(active, Stage::Move, Cause::DeadlineExceeded, CancelLevel::Immediate);
             }
         }
-        self.give_up_waiting(|_, active| {
+        self.cancel_waiting(|_, active| {
             let stage = if active.command.plan.is_some() { Stage::Move } else { Stage::Notify };
-            is_late(active).then_some((stage, Cause::DeadlineExceeded.into(), GivenUp::Fully))
+            is_late(active).then_some((stage, Cause::DeadlineExceeded.into(), CancelLevel::Immediate))
         });
-        while let Some(place) = self.notifying.iter().position(is_late) {
-            let active = self.notifying.remove(place).expect("the place is inside");
+        while let Some(index) = self.notifying.iter().position(is_late) {
+            let active = self.notifying.remove(index).expect("the index is in range");
             self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
         }
         // Computed last, over all queues: giving one transfer up may have moved others from queue to queue.
@@ -487,7 +487,7 @@ struct Polled {
 struct Delivery<'a, E: Env> {
     shared: &'a Shared<E>,
     peer: &'a Arc<PeerState>,
-    landed: &'a mut Vec<(u64, Result<u64, Failure>)>,
+    completions: &'a mut Vec<(u64, Result<u64, Failure>)>,
     /// A notification was left where it is for want of room.
     refused: bool,
     /// One credit is taken, for the notification that comes next.
@@ -495,7 +495,7 @@ struct Delivery<'a, E: Env> {
     taken: u64,
 }
 
-impl<E: Env> Sink for Delivery<'_, E> {
+impl<E: Env> LaneEvents for Delivery<'_, E> {
     fn has_room(&mut self) -> bool {
         self.reserved = self.reserved || self.peer.inbox_credits.take(1).is_ok();
         self.refused |= !self.reserved;
@@ -510,8 +510,8 @@ impl<E: Env> Sink for Delivery<'_, E> {
         self.put(note, Some(handle));
     }
 
-    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
-        self.landed.push((token, result));
+    fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>) {
+        self.completions.push((completion_id, result));
     }
 }
 

@@ -7,21 +7,21 @@
 use penstock_core::{Env, Notified, Stage};
 use penstock_transport::{CancelledOp, Failure};
 
-use super::command::{Active, GivenUp, NotifyState};
+use super::command::{Active, CancelLevel, NotifyState};
 use super::in_flight::InFlight;
-use super::{Worker, joined};
+use super::{Worker, lane_entry};
 use crate::slot::{Phase, TransferOutcome};
 
 impl<E: Env> Worker<E> {
     /// The notification of a transfer that has nothing else under way was accepted.
     pub(super) fn wait_for_notify(&mut self, mut active: Active) {
-        let token = self.in_flight.next_token();
+        let completion_id = self.in_flight.next_completion_id();
         let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
         self.in_flight.insert(InFlight::notify(key, active.command.units(), peer_index));
         self.shared.slots.get(key).expect("a worker holds its slots").advance_to(Phase::Notifying);
         (active.notify_state, active.in_flight, active.stalled) =
-            (NotifyState::Alone(token), active.in_flight + 1, false);
-        self.in_flight.unflushed(peer_index);
+            (NotifyState::PostedLast(completion_id), active.in_flight + 1, false);
+        self.in_flight.doorbell_due(peer_index);
         self.wait_for_lane(active);
     }
 
@@ -38,17 +38,17 @@ impl<E: Env> Worker<E> {
         };
         // What lies before it has landed, all of it.
         let is_proven = result.is_ok() && std::mem::take(&mut active.needs_flush);
-        let was = std::mem::replace(&mut active.notify_state, NotifyState::Ended(notified));
+        let was = std::mem::replace(&mut active.notify_state, NotifyState::Completed(notified));
         let slot = self.shared.slots.get(op.key).expect("an announcement under way holds its slot");
         if is_proven {
-            slot.close_remote();
+            slot.end_remote_pending();
         }
-        if let NotifyState::Alone(_) = was {
+        if let NotifyState::PostedLast(_) = was {
             let is_it = |active: &Active| active.command.key == op.key;
-            let place = self.waiting.iter().position(is_it).expect("who waits to be told waits there");
-            let active = self.waiting.remove(place).expect("the place was found just now");
+            let index = self.waiting.iter().position(is_it).expect("who waits to be told waits there");
+            let active = self.waiting.remove(index).expect("the index was found just now");
             return match result {
-                Ok(_) => self.finish_well(active),
+                Ok(_) => self.finish_ok(active),
                 Err(failure) => self.fail(active, Stage::Notify, failure),
             };
         }
@@ -70,13 +70,13 @@ impl<E: Env> Worker<E> {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         match slot.stop_reason() {
             // Whoever wanted it to end came too late: the peer has all of it, and was told.
-            Some(_) if active.notify_state == NotifyState::Ended(Notified::Yes) => self.finish_well(active),
+            Some(_) if active.notify_state == NotifyState::Completed(Notified::Yes) => self.finish_ok(active),
             Some((stage, failure)) => self.fail(active, stage, failure),
-            None => self.finish_well(active),
+            None => self.finish_ok(active),
         }
     }
 
-    fn finish_well(&mut self, active: Active) {
+    fn finish_ok(&mut self, active: Active) {
         self.flush_is_not_needed(&active);
         let statistics = &self.shared.ports[self.index].statistics;
         statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
@@ -86,19 +86,25 @@ impl<E: Env> Worker<E> {
     }
 
     /// Ends a transfer that waits only for its notification: takes that back, forgets it, or waits for its completion.
-    pub(super) fn stop_notify(&mut self, mut active: Active, token: u64, why: (Stage, Failure), how_far: GivenUp) {
-        let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
+    pub(super) fn stop_notify(
+        &mut self,
+        mut active: Active,
+        completion_id: u64,
+        why: (Stage, Failure),
+        level: CancelLevel,
+    ) {
+        let lane = lane_entry(&mut self.lanes, &active.command.peer).map(|entry| &mut entry.lane);
         // Without a lane the operation is dropped and the state stays `Alone`: whether the peer was notified is unknown.
         let is_gone = lane.is_none();
-        if lane.is_some_and(|lane| lane.cancel_op(token) == CancelledOp::Quiet) {
-            self.in_flight.remove(token);
+        if lane.is_some_and(|lane| lane.cancel_op(completion_id) == CancelledOp::Quiesced) {
+            self.in_flight.remove(completion_id);
             active.notify_state = NotifyState::NotPosted;
         } else if is_gone {
-            self.in_flight.remove(token);
-        } else if how_far == GivenUp::Fully {
-            self.in_flight.forget(token);
+            self.in_flight.remove(completion_id);
+        } else if level == CancelLevel::Immediate {
+            self.in_flight.ignore(completion_id);
         } else {
-            active.given_up = how_far;
+            active.cancel_level = level;
             return self.wait_for_lane(active);
         }
         self.fail(active, why.0, why.1);

@@ -5,50 +5,50 @@ use std::sync::Arc;
 use penstock_core::{Cause, Env, Stage};
 
 use super::command::{Active, Command};
-use super::{Worker, joined};
+use super::{Worker, lane_entry};
 use crate::peer_state::PeerState;
 use crate::shared::ControlCall;
 
 impl<E: Env> Worker<E> {
     /// Takes every draining session a step further.
     #[cold]
-    pub(super) fn come_to_rest(&mut self) {
-        self.settle();
-        self.empty();
+    pub(super) fn drain_sessions(&mut self) {
+        self.drain_transfers();
+        self.drain_inbound();
     }
 
     /// Opens the latch of every session whose peer sends nothing more, once all that it sent is in the inbox.
-    fn empty(&mut self) {
-        let mut emptying = std::mem::take(&mut self.emptying);
+    fn drain_inbound(&mut self) {
+        let mut emptying = std::mem::take(&mut self.draining_inbound);
         emptying.retain(|(peer, emptied)| {
-            if joined(&mut self.lanes, peer).is_none() || !self.poll_lane(peer.peer_index as usize).is_empty {
+            if lane_entry(&mut self.lanes, peer).is_none() || !self.poll_lane(peer.peer_index as usize).is_empty {
                 return true;
             }
             emptied.arrive();
-            self.shared.control.call(ControlCall::Left);
+            self.shared.control.call(ControlCall::LatchOpened);
             false
         });
-        self.emptying = emptying;
+        self.draining_inbound = emptying;
     }
 
     /// Opens the latch of every draining session of which this worker has no transfer left.
-    fn settle(&mut self) {
+    fn drain_transfers(&mut self) {
         if !self.commands.is_empty() {
             return; // Submitted before anybody heard of it, perhaps.
         }
-        let mut settling = std::mem::take(&mut self.settling);
+        let mut settling = std::mem::take(&mut self.draining_transfers);
         settling.retain(|(peer, settled)| {
             if self.is_busy_with(peer) {
                 return true;
             }
-            if let Some(joined) = joined(&mut self.lanes, peer) {
-                joined.settled = true;
+            if let Some(entry) = lane_entry(&mut self.lanes, peer) {
+                entry.transfers_drained = true;
             }
             settled.arrive();
-            self.shared.control.call(ControlCall::Left);
+            self.shared.control.call(ControlCall::LatchOpened);
             false
         });
-        self.settling = settling;
+        self.draining_transfers = settling;
     }
 
     fn is_busy_with(&self, peer: &Arc<PeerState>) -> bool {
@@ -59,13 +59,13 @@ impl<E: Env> Worker<E> {
     /// A transfer for a draining session: taken up as long as this worker has not said that it has none.
     #[cold]
     pub(super) fn accept_draining(&mut self, command: Command, cause: Cause) {
-        if !joined(&mut self.lanes, &command.peer).is_some_and(|joined| joined.settled) {
-            return self.take_up(command);
+        if !lane_entry(&mut self.lanes, &command.peer).is_some_and(|entry| entry.transfers_drained) {
+            return self.enqueue(command);
         }
         let slot = self.shared.slots.get(command.key).expect("a worker holds its slots");
         // Another worker may have it, and be in the middle: that one does this one's part.
-        if command.helps || !slot.stop_unclaimed(Stage::Queue, cause) {
-            return self.shared.let_go(command.key);
+        if command.is_helper || !slot.stop_unclaimed(Stage::Queue, cause) {
+            return self.shared.release_slot(command.key);
         }
         self.shared.finish_unnotified(Active::new(command, Default::default()), Stage::Queue, cause);
     }

@@ -11,8 +11,8 @@ use penstock::memory::{MemoryError, Region};
 use penstock::transport::link::{Join, Offering};
 use penstock::transport::{
     AccessPath, AdvertisedRegion, Batch, CancelledOp, Caps, ControlSender, Exported, Failure, Fence, FlushRequest,
-    ImportError, JoinError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, Placement,
-    PostError, Posted, RdmaMemory, Registrar, RemoteEnd, RemoteGateLog, RemoteMemory, Scope, Sink, Transport,
+    ImportError, JoinError, Lane, LaneEvents, LaneFault, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView,
+    Placement, PostError, Posted, RdmaMemory, Registrar, RemoteEnd, RemoteGateLog, RemoteMemory, Scope, Transport,
     TransportMessages, Trust, lane,
 };
 use penstock_core::plan::RegionKey;
@@ -33,7 +33,7 @@ pub struct Seen {
     /// What batches end with; none: well.
     pub failure: Mutex<Option<Failure>>,
     /// What announcements end with; none: well.
-    pub untold: Mutex<Option<Failure>>,
+    pub unreported: Mutex<Option<Failure>>,
     /// Whether batches do not end, and are at the peer when they are given up.
     pub keeps: AtomicBool,
     /// Whether nobody can be told anything for want of room.
@@ -129,7 +129,7 @@ impl Lane for Rails {
             return Ok(Posted::Accepted(batch.spans.len()));
         }
         let bytes = batch.spans.iter().map(|span| span.len).sum();
-        self.ended.push((batch.token, self.seen.failure.lock().unwrap().map_or(Ok(bytes), Err)));
+        self.ended.push((batch.completion_id, self.seen.failure.lock().unwrap().map_or(Ok(bytes), Err)));
         Ok(Posted::Accepted(batch.spans.len()))
     }
 
@@ -138,8 +138,8 @@ impl Lane for Rails {
             return Err(PostError::Full);
         }
         // Nobody is told of what has failed.
-        let failure = self.seen.failure.lock().unwrap().or(*self.seen.untold.lock().unwrap());
-        self.ended.push((arrival.token, failure.map_or(Ok(1), Err)));
+        let failure = self.seen.failure.lock().unwrap().or(*self.seen.unreported.lock().unwrap());
+        self.ended.push((arrival.completion_id, failure.map_or(Ok(1), Err)));
         Ok(NotifyPosted::Accepted)
     }
 
@@ -149,7 +149,7 @@ impl Lane for Rails {
 
     fn cancel_op(&mut self, token: u64) -> CancelledOp {
         self.ended.retain(|(ended, _)| *ended != token);
-        if self.seen.keeps.load(Ordering::SeqCst) { CancelledOp::RemoteOpen } else { CancelledOp::Quiet }
+        if self.seen.keeps.load(Ordering::SeqCst) { CancelledOp::RemotePending } else { CancelledOp::Quiesced }
     }
 
     fn acknowledges_early(&self) -> bool {
@@ -161,11 +161,11 @@ impl Lane for Rails {
             return Err(PostError::Full);
         }
         self.seen.proofs.fetch_add(1, Ordering::SeqCst);
-        self.proofs.push(proof.token);
+        self.proofs.push(proof.completion_id);
         Ok(NotifyPosted::Accepted)
     }
 
-    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll(&mut self, sink: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         if !self.seen.keeps_proofs.load(Ordering::SeqCst) {
             self.proofs.drain(..).for_each(|token| sink.completed(token, Ok(1)));
         }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use penstock::config::TransportName;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::{
-    AccessPath, AdvertisedRegion, Batch, Caps, Exported, ImportError, Lane, LaneFault, Link, LocalEnd, Note,
-    NotifyPosted, NotifyRequest, PeerView, Placement, PostError, Posted, Registrar, RemoteEnd, RemoteGateLog,
-    RemoteMemory, Scope, Sink, Streams, Transport, Trust,
+    AccessPath, AdvertisedRegion, Batch, Caps, Exported, ImportError, Lane, LaneEvents, LaneFault, Link, LocalEnd,
+    Note, NotifyPosted, NotifyRequest, PeerView, Placement, PostError, Posted, Registrar, RemoteEnd, RemoteGateLog,
+    RemoteMemory, Scope, Streams, Transport, Trust,
 };
 use penstock::transport::{lane, link};
 use penstock::{Cause, Config, Engine, Peer, SystemEnv};
@@ -72,7 +72,7 @@ impl Lane for Idle {
         Err(PostError::Refused(Cause::NoPath))
     }
 
-    fn poll(&mut self, _: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll(&mut self, _: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         Ok(false)
     }
 }

@@ -15,8 +15,8 @@ use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
 use super::rings::{InboundRings, OutboundRing, outbound};
 use super::segments::{Bell, EngineSegments, PeerSegments};
 use crate::lane::{
-    Batch, CancelledOp, CounterRef, Handle, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted,
-    Revisions, Sink,
+    Batch, CancelledOp, CounterRef, Handle, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError,
+    Posted, Revisions,
 };
 use crate::link::JoinError;
 use crate::record::{self, RecordKind};
@@ -30,11 +30,11 @@ pub type HandOvers = Arc<ArrayQueue<Handle>>;
 
 /// What a copying lane is made of.
 pub struct CopyLaneParts<'a> {
-    pub ours: &'a Arc<EngineSegments>,
-    pub theirs: &'a Arc<PeerSegments>,
-    /// The place of the peer in our table.
-    pub our_party: u32,
-    /// Our place in the peer's table.
+    pub segments: &'a Arc<EngineSegments>,
+    pub peer_segments: &'a Arc<PeerSegments>,
+    /// The index of the peer in our table.
+    pub our_index: u32,
+    /// Our index in the peer's table.
     pub index_at_peer: u32,
     /// Where we leave our notes: memory of the peer.
     pub outbound: &'a SharedRange,
@@ -71,13 +71,19 @@ struct Bounce {
 }
 
 impl Bounce {
-    fn new(parts: &BounceParts, theirs: &PeerSegments, index_at_peer: usize, worker: usize, workers: usize) -> Self {
+    fn new(
+        parts: &BounceParts,
+        peer_segments: &PeerSegments,
+        index_at_peer: usize,
+        worker: usize,
+        workers: usize,
+    ) -> Self {
         // Dealt as the rings are: the peer's worker `s` is served by our worker `s % workers`.
-        let senders = (worker..theirs.workers()).step_by(workers);
+        let senders = (worker..peer_segments.workers()).step_by(workers);
         let senders = senders.map(|sender| AnswerBell {
             worker: sender,
-            ready: theirs.mailbox.ready(sender),
-            bell: theirs.bell(1 + sender),
+            ready: peer_segments.mailbox.ready(sender),
+            bell: peer_segments.bell(1 + sender),
         });
         Self {
             outgoing: RequestBank::new(&parts.outgoing, worker),
@@ -88,8 +94,8 @@ impl Bounce {
 
 /// One worker's lane to a peer on this host.
 pub struct CopyLane {
-    ours: Arc<EngineSegments>,
-    theirs: Arc<PeerSegments>,
+    segments: Arc<EngineSegments>,
+    peer_segments: Arc<PeerSegments>,
     hazard: Hazard,
     outbound: OutboundRing,
     sequence: u64,
@@ -107,35 +113,43 @@ pub struct CopyLane {
 impl CopyLane {
     /// One lane for each worker of this engine.
     pub fn for_each_worker(parts: CopyLaneParts<'_>) -> Result<Vec<Box<dyn Lane>>, JoinError> {
-        let CopyLaneParts { ours, theirs, our_party, index_at_peer, outbound: place, inbound, hand_overs, bounce } =
-            parts;
-        let dealt = inbound.deal(ours.workers());
+        let CopyLaneParts {
+            segments,
+            peer_segments,
+            our_index,
+            index_at_peer,
+            outbound: range,
+            inbound,
+            hand_overs,
+            bounce,
+        } = parts;
+        let dealt = inbound.deal(segments.workers());
         let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
-            let receiver = worker % theirs.workers();
+            let receiver = worker % peer_segments.workers();
             let inbound = rings
                 .into_iter()
                 .map(|(sender, ring)| Inbound {
                     ring,
                     sequence: 0,
-                    sender: theirs.bell(1 + sender),
+                    sender: peer_segments.bell(1 + sender),
                     handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.incoming[sender])),
                 })
                 .collect();
             let lane = Self {
-                ours: Arc::clone(ours),
-                theirs: Arc::clone(theirs),
-                hazard: ours.owner_state.hazard(our_party, worker),
-                outbound: outbound(place, worker)?,
+                segments: Arc::clone(segments),
+                peer_segments: Arc::clone(peer_segments),
+                hazard: segments.owner_state.hazard(our_index, worker),
+                outbound: outbound(range, worker)?,
                 sequence: 0,
-                ready: theirs.mailbox.ready(receiver),
+                ready: peer_segments.mailbox.ready(receiver),
                 index_at_peer: index_at_peer as usize,
-                receiver: theirs.bell(1 + receiver),
-                application: theirs.bell(0),
+                receiver: peer_segments.bell(1 + receiver),
+                application: peer_segments.bell(0),
                 inbound,
                 handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.outgoing[worker])),
-                bounce: bounce
-                    .as_ref()
-                    .map(|parts| Box::new(Bounce::new(parts, theirs, index_at_peer as usize, worker, ours.workers()))),
+                bounce: bounce.as_ref().map(|parts| {
+                    Box::new(Bounce::new(parts, peer_segments, index_at_peer as usize, worker, segments.workers()))
+                }),
                 lines: Box::new([RingLine::default(); NOTE_LINES_MAX]),
                 payload: Box::new([0; NOTE_BYTES_MAX]),
             };
@@ -146,8 +160,8 @@ impl CopyLane {
 
     /// Answers whether the counter is still there.
     fn count(&self, counter: CounterRef) -> bool {
-        // A counter that is gone, or whose place has a new use, is not touched.
-        let cell = self.theirs.mailbox.counter(counter.index);
+        // A counter that is gone, or whose index has a new use, is not touched.
+        let cell = self.peer_segments.mailbox.counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
         if cell.add_one() {
             // Not private: the waiter is another process. Fails only if nobody waits any more.
@@ -185,14 +199,16 @@ impl CopyLane {
     /// a read will be found in one.
     #[cold]
     #[inline(never)]
-    fn ask_owner(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<Posted, PostError> {
+    fn post_bounce(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<Posted, PostError> {
         let Some(bounce) = &mut self.bounce else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
         bounce.outgoing.reserve()?;
         self.hazard.enter(0);
-        let now =
-            Revisions { local: self.ours.owner_state.view().revision(), remote: self.theirs.owner_state.revision() };
+        let now = Revisions {
+            local: self.segments.owner_state.view().revision(),
+            remote: self.peer_segments.owner_state.revision(),
+        };
         let filled =
             if now == batch.expected { bounce.outgoing.fill(batch, memory) } else { Err(PostError::Withdrawn(now)) };
         self.hazard.leave();
@@ -203,15 +219,15 @@ impl CopyLane {
     }
 
     /// Takes records of one inbound ring. Answers whether there may be more.
-    fn drain(&mut self, place: usize, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll_ring(&mut self, index: usize, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let corrupt = |_| LaneFault(Cause::PeerCorrupt);
-        let inbound = &mut self.inbound[place];
+        let inbound = &mut self.inbound[index];
         for _ in 0..RECORDS_PER_POLL {
             let available = inbound.ring.available().map_err(corrupt)?;
             if available == 0 {
                 return Ok(false);
             }
-            if !sink.has_room() {
+            if !events.has_room() {
                 return Ok(false); // The worker comes back when there is.
             }
             let first = inbound.ring.peek(0).ok_or(LaneFault(Cause::PeerCorrupt))?;
@@ -221,16 +237,16 @@ impl CopyLane {
             }
             let payload = &mut self.payload[..head.bytes];
             record::unpack(0, &first, payload);
-            for place in 1..head.lines {
-                let line = inbound.ring.peek(place).ok_or(LaneFault(Cause::PeerCorrupt))?;
-                record::unpack(place, &line, payload);
+            for index in 1..head.lines {
+                let line = inbound.ring.peek(index).ok_or(LaneFault(Cause::PeerCorrupt))?;
+                record::unpack(index, &line, payload);
             }
             let note = Note { id: head.id, payload };
             match (head.kind, &inbound.handles) {
-                (RecordKind::Note, _) => sink.note(note),
+                (RecordKind::Note, _) => events.note(note),
                 (RecordKind::HandOver, Some(handles)) => {
                     let handle = handles.pop().ok_or(LaneFault(Cause::PeerCorrupt))?;
-                    sink.handed_over(note, handle);
+                    events.handed_over(note, handle);
                 }
                 (RecordKind::HandOver, None) => return Err(LaneFault(Cause::PeerCorrupt)),
             }
@@ -244,7 +260,7 @@ impl CopyLane {
 }
 
 #[inline]
-fn move_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> {
+fn copy_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> {
     copy::scatter(batch.local, remote, batch.direction, batch.spans, batch.hint)
         .map(Posted::Moved)
         .map_err(|_| PostError::OutOfBounds)
@@ -252,7 +268,7 @@ fn move_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> 
 
 /// The kernel copies while the hazard is up, as this processor would.
 #[inline(never)]
-fn move_foreign(batch: &Batch<'_>, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
+fn copy_process_vm(batch: &Batch<'_>, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
     foreign::scatter(batch.local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
         if let ForeignError::Refused(_) = error {
             return PostError::OutOfBounds;
@@ -269,16 +285,18 @@ impl Lane for CopyLane {
     #[inline]
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
         if let RemoteMemory::TargetMediated(memory) = batch.remote {
-            return self.ask_owner(batch, memory);
+            return self.post_bounce(batch, memory);
         }
         self.hazard.enter(0);
-        let now =
-            Revisions { local: self.ours.owner_state.view().revision(), remote: self.theirs.owner_state.revision() };
+        let now = Revisions {
+            local: self.segments.owner_state.view().revision(),
+            remote: self.peer_segments.owner_state.revision(),
+        };
         let result = if now == batch.expected {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
             match batch.remote {
-                RemoteMemory::Mapped(remote) => move_mapped(batch, remote),
-                RemoteMemory::ProcessVm(remote) => move_foreign(batch, remote),
+                RemoteMemory::Mapped(remote) => copy_mapped(batch, remote),
+                RemoteMemory::ProcessVm(remote) => copy_process_vm(batch, remote),
                 // Asked above, or a card's: its bytes are not this processor's to move.
                 RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) => {
                     Err(PostError::Fault(LaneFault(Cause::NoPath)))
@@ -293,7 +311,7 @@ impl Lane for CopyLane {
 
     #[inline]
     fn prefetch(&self, counter: CounterRef) {
-        if let Some(cell) = self.theirs.mailbox.counter(counter.index) {
+        if let Some(cell) = self.peer_segments.mailbox.counter(counter.index) {
             cell.prefetch();
         }
     }
@@ -320,18 +338,18 @@ impl Lane for CopyLane {
         self.push(RecordKind::HandOver, note)
     }
 
-    fn cancel_op(&mut self, token: u64) -> CancelledOp {
-        self.bounce.as_mut().map_or(CancelledOp::Quiet, |bounce| bounce.outgoing.cancel_op(token))
+    fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
+        self.bounce.as_mut().map_or(CancelledOp::Quiesced, |bounce| bounce.outgoing.cancel_op(completion_id))
     }
 
-    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+    fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let mut more = false;
-        for place in 0..self.inbound.len() {
-            more |= self.drain(place, sink)?;
+        for index in 0..self.inbound.len() {
+            more |= self.poll_ring(index, events)?;
         }
         if let Some(bounce) = &mut self.bounce {
-            more |= bounce.outgoing.collect(&self.ours, &mut self.hazard, sink)?;
-            more |= bounce.incoming.serve(&self.ours, &mut self.hazard)?;
+            more |= bounce.outgoing.collect(&self.segments, &mut self.hazard, events)?;
+            more |= bounce.incoming.serve(&self.segments, &mut self.hazard)?;
         }
         Ok(more)
     }

@@ -9,7 +9,7 @@ use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{Region, Registry};
 use penstock_ring::gate::Withdrawals;
-use penstock_ring::{Lapped, Withdrawal};
+use penstock_ring::{LogOverrun, Withdrawal};
 
 use super::owner_state::{OwnerStateView, is_renewal, withdrawn_bytes};
 
@@ -26,7 +26,7 @@ pub enum PlanWithdrawn {
 
 impl PlanWithdrawn {
     /// The cause that the peer gets if its operation touches this memory.
-    pub fn told_to_peer(self) -> Cause {
+    pub fn cause_for_peer(self) -> Cause {
         match self {
             Self::Revoked => Cause::RevokedByPeer,
             Self::Renewed => Cause::MemoryRenewed,
@@ -35,7 +35,7 @@ impl PlanWithdrawn {
     }
 
     /// The cause with which an operation of this engine ends if this is its local memory.
-    pub fn ends_here(self) -> Cause {
+    pub fn cause_for_local(self) -> Cause {
         match self {
             Self::Revoked | Self::Renewed => Cause::RevokedHere,
             Self::Unknown => Cause::PlanTooOld,
@@ -45,7 +45,7 @@ impl PlanWithdrawn {
 
 /// Checks that no withdrawal after revision `since` overlaps these extents, (offset, length), of a region. The error
 /// says what kind did, or that the log no longer reaches back far enough.
-pub fn still_stands(
+pub fn check_withdrawals(
     view: &OwnerStateView,
     since: u64,
     key: RegionKey,
@@ -54,13 +54,13 @@ pub fn still_stands(
     if view.revision() == since {
         return Ok(());
     }
-    stands_after(view.withdrawals_since(since), || view.is_untouched_since(key.region.0, since), key, extents)
+    check_against(view.withdrawals_since(since), || view.is_untouched_since(key.region.0, since), key, extents)
 }
 
 /// Whether none of these withdrawals concerns these extents of a region. Where the log does not reach back, it is asked whether the region
 /// is untouched.
-pub(crate) fn stands_after(
-    withdrawals: Result<Withdrawals, Lapped>,
+pub(crate) fn check_against(
+    withdrawals: Result<Withdrawals, LogOverrun>,
     is_untouched: impl FnOnce() -> bool,
     key: RegionKey,
     extents: impl Iterator<Item = (u64, u64)> + Clone,

@@ -47,7 +47,7 @@ impl Mailbox {
     /// A fresh mailbox for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Self, MemoryError> {
         let segment = Segment::create("penstock-mail", mailbox_bytes(workers) as u64)?;
-        let view = MailboxView::over(segment.place(), workers).expect("this is our own, whole mailbox");
+        let view = MailboxView::over(segment.range(), workers).expect("this is our own, whole mailbox");
         Ok(Self { segment, view })
     }
 
@@ -63,40 +63,40 @@ impl Mailbox {
 
     /// The sleeper's side of a bell: 0 is the application's, `1 + w` worker `w`'s.
     pub fn sleeper(&self, bell: usize) -> Sleeper {
-        Sleeper::mapped(&self.view.place, bell * LINE_BYTES).expect("bells are bounded by the workers")
+        Sleeper::mapped(&self.view.range, bell * LINE_BYTES).expect("bells are bounded by the workers")
     }
 }
 
 /// An engine's mailbox as its peers see it.
 #[derive(Clone)]
 pub struct MailboxView {
-    place: SharedRange,
+    range: SharedRange,
     workers: usize,
     counters: CounterTable,
 }
 
 impl MailboxView {
     /// Looks at the mailbox of an engine with so many workers.
-    pub fn over(place: SharedRange, workers: usize) -> Result<Self, JoinError> {
+    pub fn over(range: SharedRange, workers: usize) -> Result<Self, JoinError> {
         let layout = layout(workers);
-        if place.len() < layout.end {
+        if range.len() < layout.end {
             return Err(JoinError::Garbled("its mailbox is too small for its workers"));
         }
-        let counters = place.slice(layout.counters, CounterTable::bytes_for(COUNTERS_MAX));
-        let counters = counters.and_then(|place| CounterTable::mapped(&place, COUNTERS_MAX).ok());
+        let counters = range.slice(layout.counters, CounterTable::bytes_for(COUNTERS_MAX));
+        let counters = counters.and_then(|range| CounterTable::mapped(&range, COUNTERS_MAX).ok());
         let counters = counters.ok_or(JoinError::Garbled("its mailbox holds no counters"))?;
-        Ok(Self { place, workers, counters })
+        Ok(Self { range: range, workers, counters })
     }
 
     /// The ringer's side of a bell.
     pub fn ringer(&self, bell: usize) -> Ringer {
-        Ringer::mapped(&self.place, bell * LINE_BYTES).expect("bells are bounded by the workers")
+        Ringer::mapped(&self.range, bell * LINE_BYTES).expect("bells are bounded by the workers")
     }
 
     /// The ready bits of a worker.
     pub fn ready(&self, worker: usize) -> ReadyBits {
         let offset = layout(self.workers).ready + worker * READY_BYTES;
-        ReadyBits::mapped(&self.place, offset, PEERS_MAX).expect("ready bits are bounded by the workers")
+        ReadyBits::mapped(&self.range, offset, PEERS_MAX).expect("ready bits are bounded by the workers")
     }
 
     /// An arrival counter's cell.

@@ -17,10 +17,12 @@ mod rings;
 mod segments;
 
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
-pub(crate) use lookup::stands_after;
-pub use lookup::{LastRegion, PlanWithdrawn, still_stands};
+pub(crate) use lookup::check_against;
+pub use lookup::{LastRegion, PlanWithdrawn, check_withdrawals};
 pub use mailbox::{Mailbox, MailboxView, mailbox_bytes};
 pub(crate) use owner_state::REGION_WORDS;
-pub use owner_state::{Busy, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes};
+pub use owner_state::{
+    BusyWorker, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes,
+};
 pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};
 pub use segments::{Bell, EngineSegments, PeerSegments};

@@ -21,8 +21,8 @@ use penstock_ring::gate::Withdrawals;
 use penstock_ring::gate::{GATE_ENTRIES, HAZARD_BYTES};
 use penstock_ring::life::LIFE_BYTES;
 use penstock_ring::{
-    GateReader, GateWriter, Hazard, HazardView, Lapped, Life, LifeView, Observation, Published, Publisher, SharedRange,
-    Withdrawal,
+    GateReader, GateWriter, Hazard, HazardView, Life, LifeView, LogOverrun, Observation, Published, Publisher,
+    SharedRange, Withdrawal,
 };
 
 use crate::link::JoinError;
@@ -79,7 +79,7 @@ fn hazard_offset(workers: usize, peer_index: u32, worker: usize) -> usize {
 /// This engine's own state.
 pub struct OwnerState {
     segment: Segment,
-    place: SharedRange,
+    range: SharedRange,
     workers: usize,
     gate: Mutex<Gate>,
     deregistered: Publisher,
@@ -96,12 +96,12 @@ impl OwnerState {
     /// Fresh state for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Self, MemoryError> {
         let segment = Segment::create_owner_writes_only("penstock-posts", owner_state_bytes(workers) as u64)?;
-        let place = segment.place();
-        let writer = GateWriter::mapped(&place, GATE_OFFSET).expect("the gate lies inside the segment");
-        let deregistered = Publisher::mapped(&place, 0).expect("the segment has a first word");
-        let view = OwnerStateView::over(place.clone(), workers).expect("this is our own, whole state");
+        let range = segment.range();
+        let writer = GateWriter::mapped(&range, GATE_OFFSET).expect("the gate lies inside the segment");
+        let deregistered = Publisher::mapped(&range, 0).expect("the segment has a first word");
+        let view = OwnerStateView::over(range.clone(), workers).expect("this is our own, whole state");
         let gate = Mutex::new(Gate { writer, told: VecDeque::new() });
-        Ok(Self { segment, place, workers, gate, deregistered, view })
+        Ok(Self { segment, range: range, workers, gate, deregistered, view })
     }
 
     /// The segment, to be passed to peers.
@@ -112,7 +112,7 @@ impl OwnerState {
     /// The hazard that `worker` raises while it copies for `peer_index`. One owner at a time.
     pub fn hazard(&self, peer_index: u32, worker: usize) -> Hazard {
         let offset = hazard_offset(self.workers, peer_index, worker);
-        Hazard::mapped(&self.place, offset).expect("peer index and worker are bounded by their tables")
+        Hazard::mapped(&self.range, offset).expect("peer index and worker are bounded by their tables")
     }
 
     /// Withdraws memory: whoever copies from now on, by the returned revision, will see it.
@@ -123,7 +123,7 @@ impl OwnerState {
     /// Publishes the regions' words before the revision: a reader that sees the new revision sees them, too.
     fn take_back(&self, gate: &mut Gate, withdrawals: &[Withdrawal]) -> u64 {
         for (revision, withdrawal) in (gate.writer.revision() + 1..).zip(withdrawals) {
-            let word = Publisher::mapped(&self.place, last_offset(withdrawal.region));
+            let word = Publisher::mapped(&self.range, last_offset(withdrawal.region));
             word.expect("the words lie inside the segment").publish(revision);
             gate.told.push_back(*withdrawal);
         }
@@ -133,11 +133,11 @@ impl OwnerState {
     }
 
     /// What was withdrawn after revision `since`, as the owner remembers it, which is longer than what peers can look up.
-    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
+    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
         let gate = self.gate();
         let revision = gate.writer.revision();
         let missed = usize::try_from(revision.wrapping_sub(since)).ok().filter(|missed| *missed <= gate.told.len());
-        let missed = missed.ok_or(Lapped { known: since, found: revision })?;
+        let missed = missed.ok_or(LogOverrun { known: since, found: revision })?;
         Ok(Withdrawals { revision, list: gate.told.range(gate.told.len() - missed..).copied().collect() })
     }
 
@@ -164,7 +164,7 @@ impl OwnerState {
 
     /// All workers have left the session at this place: none of them copies for it any more.
     pub fn depart(&self, peer_index: u32) {
-        let word = Publisher::mapped(&self.place, departures_offset(peer_index))
+        let word = Publisher::mapped(&self.range, departures_offset(peer_index))
             .expect("peer indices are bounded by their table");
         word.publish(word.reader().read().wrapping_add(1));
     }
@@ -184,7 +184,7 @@ impl OwnerState {
 /// An engine's state as its peers see it.
 #[derive(Clone)]
 pub struct OwnerStateView {
-    place: SharedRange,
+    range: SharedRange,
     workers: usize,
     gate: GateReader,
     deregistered: Published,
@@ -193,7 +193,7 @@ pub struct OwnerStateView {
 
 /// A worker that was seen copying between two engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Busy {
+pub struct BusyWorker {
     peer_index: u32,
     worker: usize,
     seen: Observation,
@@ -201,16 +201,16 @@ pub struct Busy {
 
 impl OwnerStateView {
     /// Looks at the state of an engine with so many workers.
-    pub fn over(place: SharedRange, workers: usize) -> Result<Self, JoinError> {
-        if place.len() < owner_state_bytes(workers) {
+    pub fn over(range: SharedRange, workers: usize) -> Result<Self, JoinError> {
+        if range.len() < owner_state_bytes(workers) {
             return Err(JoinError::Garbled("its owner state is too small for its workers"));
         }
         let gate =
-            GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no gate"))?;
-        let deregistered = Published::mapped(&place, 0).map_err(|_| JoinError::Garbled("its owner state is empty"))?;
+            GateReader::mapped(&range, GATE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no gate"))?;
+        let deregistered = Published::mapped(&range, 0).map_err(|_| JoinError::Garbled("its owner state is empty"))?;
         let life =
-            LifeView::mapped(&place, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no life"))?;
-        Ok(Self { place, workers, gate, deregistered, life })
+            LifeView::mapped(&range, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no life"))?;
+        Ok(Self { range, workers, gate, deregistered, life })
     }
 
     /// The gate's revision now.
@@ -220,7 +220,7 @@ impl OwnerStateView {
     }
 
     /// What was withdrawn after revision `since`.
-    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
+    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
         self.gate.withdrawals_since(since)
     }
 
@@ -232,38 +232,38 @@ impl OwnerStateView {
     /// Whether no withdrawal after revision `since` concerned this region; used where the log does not reach back that far.
     /// May be false without cause: regions whose ids are equal modulo `REGION_WORDS` share one entry.
     pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
-        Published::mapped(&self.place, last_offset(region)).is_ok_and(|word| word.read() <= since)
+        Published::mapped(&self.range, last_offset(region)).is_ok_and(|word| word.read() <= since)
     }
 
     /// How many sessions at this index have ended on the owner's side. Another number than at the
     /// beginning of a session is the proof that the owner's workers have left it.
-    pub fn departures(&self, peer_index: u32) -> u64 {
-        Published::mapped(&self.place, departures_offset(peer_index)).map_or(0, |word| word.read())
+    pub fn sessions_left(&self, peer_index: u32) -> u64 {
+        Published::mapped(&self.range, departures_offset(peer_index)).map_or(0, |word| word.read())
     }
 
     /// Whether the thread that stands for the owner still lives. Its death ends the session; it is no
     /// proof that nothing lands any more, since other threads of that process may still copy.
-    pub fn life(&self) -> Life {
+    pub fn liveness(&self) -> Life {
         self.life.look()
     }
 
     /// The workers that are copying for `peer_index` at this moment, appended to `busy`.
-    pub fn observe(&self, peer_index: u32, busy: &mut Vec<Busy>) {
+    pub fn observe(&self, peer_index: u32, busy: &mut Vec<BusyWorker>) {
         for worker in 0..self.workers {
             let seen = self.hazard(peer_index, worker).observe();
             if !matches!(seen, Observation::Quiet) {
-                busy.push(Busy { peer_index, worker, seen });
+                busy.push(BusyWorker { peer_index, worker, seen });
             }
         }
     }
 
     /// Whether a worker that was seen copying has finished what it was copying then.
-    pub fn has_settled(&self, busy: &Busy) -> bool {
+    pub fn has_finished(&self, busy: &BusyWorker) -> bool {
         self.hazard(busy.peer_index, busy.worker).has_moved_since(busy.seen)
     }
 
     fn hazard(&self, peer_index: u32, worker: usize) -> HazardView {
         let offset = hazard_offset(self.workers, peer_index, worker);
-        HazardView::mapped(&self.place, offset).expect("the view's size was checked")
+        HazardView::mapped(&self.range, offset).expect("the view's size was checked")
     }
 }

@@ -18,8 +18,8 @@ pub const fn ring_segment_bytes(senders: usize) -> usize {
     ring_bytes() * senders
 }
 
-fn storage(place: &SharedRange, sender: usize) -> Result<MappedStorage, JoinError> {
-    let part = place.slice(sender * ring_bytes(), ring_bytes());
+fn storage(range: &SharedRange, sender: usize) -> Result<MappedStorage, JoinError> {
+    let part = range.slice(sender * ring_bytes(), ring_bytes());
     let part = part.ok_or(JoinError::Garbled("its rings are too small"))?;
     MappedStorage::new(part, RING_LINES).map_err(|_| JoinError::Garbled("its rings have another shape"))
 }
@@ -29,8 +29,8 @@ pub struct InboundRings(Vec<Consumer<MappedStorage>>);
 
 impl InboundRings {
     /// The receiver's ends, one for each of the peer's workers.
-    pub fn over(place: &SharedRange, senders: usize) -> Result<Self, JoinError> {
-        let rings = (0..senders).map(|sender| Ok(Consumer::attach(storage(place, sender)?)));
+    pub fn over(range: &SharedRange, senders: usize) -> Result<Self, JoinError> {
+        let rings = (0..senders).map(|sender| Ok(Consumer::attach(storage(range, sender)?)));
         Ok(Self(rings.collect::<Result<_, JoinError>>()?))
     }
 
@@ -45,6 +45,6 @@ impl InboundRings {
 }
 
 /// The sender's end of ring `sender`.
-pub(super) fn outbound(place: &SharedRange, sender: usize) -> Result<OutboundRing, JoinError> {
-    Producer::attach(storage(place, sender)?).map_err(|_| JoinError::Garbled("its rings are in use already"))
+pub(super) fn outbound(range: &SharedRange, sender: usize) -> Result<OutboundRing, JoinError> {
+    Producer::attach(storage(range, sender)?).map_err(|_| JoinError::Garbled("its rings are in use already"))
 }

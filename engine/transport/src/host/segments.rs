@@ -57,7 +57,7 @@ impl EngineSegments {
     }
 
     /// These segments as a peer in the same process sees them.
-    pub fn seen_from_inside(&self) -> PeerSegments {
+    pub fn as_local_peer(&self) -> PeerSegments {
         PeerSegments {
             owner_state: self.owner_state.view().clone(),
             mailbox: self.mailbox.view().clone(),
@@ -100,8 +100,8 @@ impl Bell {
 
     /// Marks a lane ready and rings, if the sleeper sleeps: one barrier for both.
     #[inline]
-    pub fn mark_and_ring(&self, ready: &ReadyBits, place: usize) {
-        if ready.mark_and_ring(place, &self.ringer) {
+    pub fn mark_and_ring(&self, ready: &ReadyBits, index: usize) {
+        if ready.mark_and_ring(index, &self.ringer) {
             self.strike();
         }
     }

@@ -295,7 +295,7 @@ fn an_engine_s_posts_cannot_be_written_by_hand() {
         let greeted = Rogue::connect(&arena.socket()).greet(&arena.card);
         let workers = usize::from(greeted.theirs.workers);
         let open = |place: usize, bytes: usize, access| {
-            Segment::open(greeted.tokens[place].try_clone().unwrap(), bytes as u64, access)
+            Segment::open(greeted.fds[place].try_clone().unwrap(), bytes as u64, access)
         };
         open(POSTS, owner_state_bytes(workers), Access::Read).unwrap();
         assert!(

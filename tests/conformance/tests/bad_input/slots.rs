@@ -35,13 +35,13 @@ fn wait_for_corrupt(arena: &mut Arena, what: &str) {
 /// Asks this in slot 0.
 fn ask(intruder: &Intruder, asker: &mut Asker, words: &[u64]) {
     asker.ask(words);
-    let place = intruder.own.slots.segment().place();
+    let place = intruder.own.slots.segment().range();
     place.atomic_u64(Banks::posts_offset(0)).unwrap().fetch_add(1, Ordering::Release); // SYNC bounce-ask: as an initiator does.
     intruder.ring();
 }
 
 fn asker(intruder: &Intruder) -> Asker {
-    Asker::mapped(&intruder.own.slots.segment().place(), Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap()
+    Asker::mapped(&intruder.own.slots.segment().range(), Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap()
 }
 
 fn wait_for_answer(asker: &Asker) -> [u64; 2] {
@@ -136,7 +136,7 @@ fn a_nonsensical_question_ends_its_session_only() {
 fn slots_full_of_noise_cost_their_session_at_most() {
     attack("noise in slots", |arena| {
         let intruder = intrude(arena);
-        let place = intruder.own.slots.segment().place();
+        let place = intruder.own.slots.segment().range();
         let mut random = Random::new(11);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(200) {
@@ -171,7 +171,7 @@ fn an_owner_that_answers_nonsense_ends_its_session_only() {
                 token: None,
             };
             intruder.rogue.send(&Frame::Regions(RegionsAdvertised { revision: 0, news: vec![news] }), &[]);
-            let place = intruder.slots.place();
+            let place = intruder.slots.range();
             let answering = std::thread::spawn(move || {
                 let owner = Answerer::mapped(&place, Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap();
                 let until = Instant::now() + PATIENCE;

@@ -21,7 +21,7 @@ pub fn run(input: &[u8]) {
         known.extend([value, value.wrapping_sub(1)]);
     }
     let view = OwnerStateView::over(place.without_writing(), 1).expect("the place is large enough");
-    let _ = (view.revision(), view.deregistered(), view.life());
+    let _ = (view.revision(), view.deregistered(), view.liveness());
     known.truncate(16);
     for since in known {
         if let Ok(withdrawals) = view.withdrawals_since(since) {
@@ -31,6 +31,6 @@ pub fn run(input: &[u8]) {
     let mut busy = Vec::new();
     [0, 1, PEERS_MAX as u32 - 1].into_iter().for_each(|peer_index| view.observe(peer_index, &mut busy));
     for seen in &busy {
-        let _ = view.has_settled(seen);
+        let _ = view.has_finished(seen);
     }
 }

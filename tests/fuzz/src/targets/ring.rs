@@ -16,7 +16,7 @@ use penstock_transport::host::{
 };
 use penstock_transport::lane::Handle;
 use penstock_transport::record::{self, RecordKind};
-use penstock_transport::{CounterRef, Failure, Lane, LaneFault, Note, NotifyRequest, PostError, Sink};
+use penstock_transport::{CounterRef, Failure, Lane, LaneEvents, LaneFault, Note, NotifyRequest, PostError};
 
 /// The operations of a script.
 pub mod op {
@@ -132,7 +132,7 @@ thread_local! {
     static COMMONS: (Arc<EngineSegments>, Arc<PeerSegments>) = {
         let ours = EngineSegments::create(1).expect("a machine that runs tests has memory files");
         let theirs = EngineSegments::create(1).expect("as above");
-        (ours, Arc::new(theirs.seen_from_inside()))
+        (ours, Arc::new(theirs.as_local_peer()))
     };
 }
 
@@ -145,9 +145,9 @@ impl Bench {
         let (inbound, outbound) = (Guarded::new(), Guarded::new());
         let (ours, theirs) = COMMONS.with(Clone::clone);
         let lanes = CopyLane::for_each_worker(CopyLaneParts {
-            ours: &ours,
-            theirs: &theirs,
-            our_party: 0,
+            segments: &ours,
+            peer_segments: &theirs,
+            our_index: 0,
             index_at_peer: 0,
             outbound: &outbound.ring,
             inbound: InboundRings::over(&inbound.ring, 1).expect("the ring is fresh"),
@@ -156,7 +156,7 @@ impl Bench {
         });
         let lane = lanes.expect("the rings are fresh").pop().expect("there is one worker");
         Self {
-            mailbox: ours.mailbox.segment().place(),
+            mailbox: ours.mailbox.segment().range(),
             lane,
             producer: Producer::attach(inbound.storage()).expect("the ring is fresh"),
             consumer: Consumer::attach(outbound.storage()),
@@ -289,7 +289,7 @@ struct Collect<'a> {
     brought: &'a mut Vec<(NoteId, Vec<u8>)>,
 }
 
-impl Sink for Collect<'_> {
+impl LaneEvents for Collect<'_> {
     fn has_room(&mut self) -> bool {
         self.room > 0
     }

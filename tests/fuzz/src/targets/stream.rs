@@ -18,8 +18,8 @@ use penstock_tcp::wire::{HEAD_BYTES, Head, Messages, PAYLOAD_BYTES_MAX, TRAILER_
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Batch, Driver, Failure, Lane, LaneFault, LocalEnd, Note, NotifyRequest, PostError, Posted, RemoteEnd, RemoteMemory,
-    Revisions, Sink, TargetMediatedMemory, Transport,
+    Batch, Driver, Failure, Lane, LaneEvents, LaneFault, LocalEnd, Note, NotifyRequest, PostError, Posted, RemoteEnd,
+    RemoteMemory, Revisions, TargetMediatedMemory, Transport,
 };
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
@@ -288,9 +288,9 @@ impl Bench {
             spans: &[Span { local: offset, remote: offset, len }],
             hint: Hint::Cached,
             expected: Revisions { local: here, remote: 0 },
-            token: self.posted.token(),
+            completion_id: self.posted.token(),
             transfer: self.transfer,
-            whole: 0,
+            transfer_bytes: 0,
         };
         match self.lane.post(&batch) {
             Ok(Posted::Accepted(1)) => self.posted.are_over.push(false),
@@ -303,8 +303,12 @@ impl Bench {
     fn announce(&mut self, bytes: usize) {
         let payload = vec![5; bytes % (NOTE_BYTES_MAX + 1)];
         let note = Some(Note { id: NoteId(7), payload: &payload });
-        let arrival =
-            NotifyRequest { note, token: self.posted.token(), transfer: self.transfer, ..NotifyRequest::default() };
+        let arrival = NotifyRequest {
+            note,
+            completion_id: self.posted.token(),
+            transfer: self.transfer,
+            ..NotifyRequest::default()
+        };
         match self.lane.notify(&arrival) {
             Ok(_) => self.posted.are_over.push(false),
             Err(PostError::Full) => {}
@@ -314,7 +318,7 @@ impl Bench {
 
     fn cancel_op(&mut self, token: u64) {
         let Some(is_over) = self.posted.are_over.get_mut(token as usize) else { return };
-        if self.lane.cancel_op(token) == CancelledOp::Quiet {
+        if self.lane.cancel_op(token) == CancelledOp::Quiesced {
             *is_over = true;
         }
     }
@@ -335,7 +339,7 @@ impl Bench {
             if more == Ok(true) {
                 self.ready.mark(PARTY as usize);
             }
-            self.fault = more.and(self.lane.flush()).err();
+            self.fault = more.and(self.lane.ring_doorbell()).err();
         }
     }
 
@@ -374,7 +378,7 @@ fn group(control: &[u8], spoiled: u64) -> Vec<u8> {
     bytes
 }
 
-impl Sink for Seen {
+impl LaneEvents for Seen {
     fn has_room(&mut self) -> bool {
         // Now there is, now there is not: notes are kept meanwhile.
         self.are_over.len().is_multiple_of(2)

@@ -18,8 +18,8 @@ use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Batch, Driver, Failure, Lane, LaneFault, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, PostError, Posted,
-    RemoteEnd, RemoteMemory, Revisions, Sink, TargetMediatedMemory, Transport,
+    Batch, Driver, Failure, Lane, LaneEvents, LaneFault, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView,
+    PostError, Posted, RemoteEnd, RemoteMemory, Revisions, TargetMediatedMemory, Transport,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
@@ -33,7 +33,7 @@ struct Got {
     completed: Vec<(u64, Result<u64, Cause>)>,
 }
 
-impl Sink for Got {
+impl LaneEvents for Got {
     fn has_room(&mut self) -> bool {
         self.room > 0
     }
@@ -47,8 +47,8 @@ impl Sink for Got {
         panic!("nothing is handed over between hosts");
     }
 
-    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
-        self.completed.push((token, result.map_err(|failure| failure.cause)));
+    fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>) {
+        self.completed.push((completion_id, result.map_err(|failure| failure.cause)));
     }
 }
 
@@ -76,7 +76,7 @@ impl Side {
         local: &Region,
         remote: RegionKey,
         spans: &[Span],
-        (token, transfer): (u64, u64),
+        (completion_id, transfer): (u64, u64),
     ) -> Result<Posted, PostError> {
         let remote = RemoteMemory::TargetMediated(TargetMediatedMemory { key: remote, bytes: 1 << 40 });
         let batch = Batch {
@@ -87,16 +87,22 @@ impl Side {
             spans,
             hint: Hint::Cached,
             expected: self.expected,
-            token,
+            completion_id: completion_id,
             transfer,
-            whole: 0,
+            transfer_bytes: 0,
         };
         self.lane().post(&batch)
     }
 
-    fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<NotifyPosted, PostError> {
+    fn tell(&mut self, transfer: u64, completion_id: u64, id: u128, payload: &[u8]) -> Result<NotifyPosted, PostError> {
         let note = Some(Note { id: penstock_core::NoteId(id), payload });
-        self.lane().notify(&NotifyRequest { transfer, whole: 0, token, counter: None, note })
+        self.lane().notify(&NotifyRequest {
+            transfer,
+            transfer_bytes: 0,
+            completion_id: completion_id,
+            counter: None,
+            note,
+        })
     }
 
     fn lane(&mut self) -> &mut Box<dyn Lane> {
@@ -117,14 +123,14 @@ impl Side {
                 Err(fault) => self.fault = Some(fault),
             }
         }
-        if let Err(fault) = lane.flush() {
+        if let Err(fault) = lane.ring_doorbell() {
             self.fault = Some(fault);
         }
         worked
     }
 
-    fn result(&self, token: u64) -> Option<Result<u64, Cause>> {
-        let mut its = self.got.completed.iter().filter(|(of, _)| *of == token);
+    fn result(&self, completion_id: u64) -> Option<Result<u64, Cause>> {
+        let mut its = self.got.completed.iter().filter(|(of, _)| *of == completion_id);
         let first = its.next().map(|(_, result)| *result);
         assert!(its.next().is_none(), "reported twice");
         first

@@ -77,7 +77,7 @@ proptest! {
         let sources = [0, 1].map(|at| sides[at].region(given[at].clone(), Rights::READ));
         let mut expected = [Vec::new(), Vec::new()];
         let mut landings: [Vec<Arc<Region>>; 2] = Default::default();
-        let (mut token, mut told) = (0u64, [Vec::new(), Vec::new()]);
+        let (mut completion_id, mut told) = (0u64, [Vec::new(), Vec::new()]);
         sides.iter_mut().for_each(|side| side.got.room = 1);
         for step in &steps {
             match step {
@@ -99,18 +99,18 @@ proptest! {
                         model[to as usize..(to + len) as usize].copy_from_slice(&source[from as usize..(from + len) as usize]);
                         spans.push(if *is_write { span(from, to, len) } else { span(to, from, len) });
                     }
-                    token += 2;
+                    completion_id += 2;
                     let posted = if *is_write {
                         let source = Arc::clone(&sources[here]);
-                        sides[here].post(WRITE, &source, key_of(&landing), &spans, (token, token))
+                        sides[here].post(WRITE, &source, key_of(&landing), &spans, (completion_id, completion_id))
                     } else {
-                        sides[here].post(READ, &landing, key_of(&sources[other]), &spans, (token, token))
+                        sides[here].post(READ, &landing, key_of(&sources[other]), &spans, (completion_id, completion_id))
                     };
                     prop_assert_eq!(posted, Ok(Posted::Accepted(spans.len())));
                     if *is_told && *is_write {
-                        let payload = pattern(token, token as usize % 200);
-                        prop_assert_eq!(sides[here].tell(token, token + 1, token.into(), &payload), Ok(NotifyPosted::Accepted));
-                        told[other].push((u128::from(token), payload));
+                        let payload = pattern(completion_id, completion_id as usize % 200);
+                        prop_assert_eq!(sides[here].tell(completion_id, completion_id + 1, completion_id.into(), &payload), Ok(NotifyPosted::Accepted));
+                        told[other].push((u128::from(completion_id), payload));
                     }
                     landings[taker].push(landing);
                     expected[taker].push(model);

@@ -25,18 +25,19 @@ fn the_target_refuses_what_it_does_not_allow() {
         (READ, &readable, &beyond, Cause::OutOfBounds),
         (WRITE, &gone, &here, Cause::RevokedByPeer),
     ];
-    for (token, (direction, region, spans, _)) in wants.iter().enumerate() {
-        let posted = sides[0].post(*direction, &from, key_of(region), spans, (token as u64, token as u64));
+    for (completion_id, (direction, region, spans, _)) in wants.iter().enumerate() {
+        let posted =
+            sides[0].post(*direction, &from, key_of(region), spans, (completion_id as u64, completion_id as u64));
         assert_eq!(posted, Ok(Posted::Accepted(1)));
-        let told = sides[0].tell(token as u64, 100 + token as u64, 1, b"never told");
+        let told = sides[0].tell(completion_id as u64, 100 + completion_id as u64, 1, b"never told");
         let expected = if *direction == WRITE { Ok(NotifyPosted::Accepted) } else { Err(PostError::Full) };
         assert_eq!(told, expected, "a read is announced once it has landed");
     }
     until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 8);
-    for (token, (direction, .., cause)) in wants.iter().enumerate() {
-        assert_eq!(sides[0].result(token as u64), Some(Err(*cause)), "operation {token}");
+    for (completion_id, (direction, .., cause)) in wants.iter().enumerate() {
+        assert_eq!(sides[0].result(completion_id as u64), Some(Err(*cause)), "operation {completion_id}");
         if *direction == WRITE {
-            assert_eq!(sides[0].result(100 + token as u64), Some(Err(*cause)), "its announcement");
+            assert_eq!(sides[0].result(100 + completion_id as u64), Some(Err(*cause)), "its announcement");
         }
     }
     assert_eq!(bytes_of(&from), [1; 4096]);
@@ -51,10 +52,10 @@ fn what_was_revoked_since_the_plan_is_refused_and_told() {
     let mut sides = session(vec![tcp_pair()]);
     let (from, to) = (sides[0].region(vec![1; 4096], Rights::NONE), sides[1].region(vec![0; 4096], Rights::WRITE));
     let revision = withdraw(&sides[1], &to, 1024, 1024);
-    let post = |sides: &mut [Side; 2], at, token| {
-        sides[0].post(WRITE, &from, key_of(&to), &[span(0, at, 512)], (token, token)).unwrap();
-        until(sides, "it has ended", |sides| sides[0].result(token).is_some());
-        sides[0].result(token).unwrap()
+    let post = |sides: &mut [Side; 2], at, completion_id| {
+        sides[0].post(WRITE, &from, key_of(&to), &[span(0, at, 512)], (completion_id, completion_id)).unwrap();
+        until(sides, "it has ended", |sides| sides[0].result(completion_id).is_some());
+        sides[0].result(completion_id).unwrap()
     };
     assert_eq!(post(&mut sides, 1000, 1), Err(Cause::RevokedByPeer));
     assert_eq!(told(&sides[0]), revision);
@@ -165,9 +166,9 @@ fn what_has_not_left_is_taken_back_and_what_has_is_waited_for() {
     until(&mut sides, "some of it is there", |_| bytes_of(&to)[0] == 1);
     sides[0].post(READ, &from, key_of(&to), &all, (2, 2)).unwrap();
     sides[0].tell(3, 3, 1, b"never told").unwrap();
-    assert_eq!(sides[0].lane().cancel_op(3), CancelledOp::Quiet);
-    assert_eq!(sides[0].lane().cancel_op(2), CancelledOp::Quiet);
-    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::RemoteOpen);
+    assert_eq!(sides[0].lane().cancel_op(3), CancelledOp::Quiesced);
+    assert_eq!(sides[0].lane().cancel_op(2), CancelledOp::Quiesced);
+    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::RemotePending);
     from.window().fill(0, BYTES as u64, 9).unwrap();
     until(&mut sides, "the peer is done with it", |sides| sides[0].result(1).is_some());
     settle(&mut sides);
@@ -179,11 +180,11 @@ fn what_has_not_left_is_taken_back_and_what_has_is_waited_for() {
     sides[0].post(READ, &from, key_of(&to), &all, (4, 4)).unwrap();
     to.window().fill(0, BYTES as u64, 7).unwrap();
     until(&mut sides, "some of it is there", |_| bytes_of(&from)[0] == 7);
-    assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::RemoteOpen);
+    assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::RemotePending);
     from.window().fill(0, BYTES as u64, 8).unwrap();
     until(&mut sides, "it has come", |sides| sides[0].result(4).is_some());
     assert!(bytes_of(&from).iter().all(|&byte| byte == 8));
-    assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::Quiet, "it is over");
+    assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::Quiesced, "it is over");
 }
 
 #[test]
@@ -192,7 +193,7 @@ fn a_lane_that_is_dropped_is_an_end_for_the_other() {
     let (from, to) = (sides[0].region(vec![1; 64], Rights::NONE), sides[1].region(vec![0; 64], Rights::WRITE));
     sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (1, 1)).unwrap();
     sides[0].tell(1, 2, 1, b"last words").unwrap();
-    sides[0].lane().flush().unwrap();
+    sides[0].lane().ring_doorbell().unwrap();
     sides[0].lane = None;
     let fault = (0..1000).find_map(|_| {
         sides[1].turn();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock_transport::host::Busy;
+use penstock_transport::host::BusyWorker;
 
 use super::*;
 use crate::io::ALWAYS;
@@ -27,7 +27,7 @@ fn slow_pair() -> (OwnedFd, OwnedFd) {
 }
 
 /// Who might touch this side's memory at this moment.
-fn busy(side: &Side) -> Vec<Busy> {
+fn busy(side: &Side) -> Vec<BusyWorker> {
     let mut busy = Vec::new();
     side.segments.owner_state.view().observe(PARTY, &mut busy);
     busy
@@ -57,7 +57,7 @@ fn both_directions_arrive_and_end_once() {
     }
     until(&mut sides, "all have ended", |sides| sides.iter().all(|side| side.got.completed.len() == 8));
     for at in 0..2 {
-        assert!((0..8).all(|token| sides[at].result(token) == Some(Ok(131_071))));
+        assert!((0..8).all(|completion_id| sides[at].result(completion_id) == Some(Ok(131_071))));
         let (other, here) = (pattern(1 - at as u64, BYTES), bytes_of(&regions[at]));
         for at in 0..8 {
             let (from, to) = (at * 131_072, BYTES / 2 + at * 131_072);
@@ -87,13 +87,13 @@ fn what_the_kernel_has_is_open_and_seen() {
     turn_one(&mut sides[0], 10);
     let seen = busy(&sides[0]);
     assert_eq!(seen.len(), 1, "whoever wants memory back sees the kernel");
-    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::Open);
+    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::Pending);
     turn_one(&mut sides[0], 100);
     assert!(sides[0].got.completed.is_empty());
-    assert!(!sides[0].segments.owner_state.view().has_settled(&seen[0]));
+    assert!(!sides[0].segments.owner_state.view().has_finished(&seen[0]));
     until(&mut sides, "the peer has taken it", |sides| sides[0].result(1).is_some());
     settle(&mut sides);
-    assert!(sides[0].segments.owner_state.view().has_settled(&seen[0]));
+    assert!(sides[0].segments.owner_state.view().has_finished(&seen[0]));
     assert!(busy(&sides[0]).is_empty());
     // The stream is in step.
     sides[0].post(WRITE, &from, key_of(&to), &all, (2, 2)).unwrap();
@@ -108,30 +108,30 @@ fn who_waits_for_memory_does_not_wait_for_ever_while_much_is_sent() {
     let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
     let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
     let other = sides[0].region(vec![2; 4096], Rights::NONE);
-    let (mut token, mut seen) = (0, None);
+    let (mut completion_id, mut seen) = (0, None);
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         // There is always more to send.
-        while sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (token, token)).is_ok() {
-            token += 1;
+        while sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (completion_id, completion_id)).is_ok() {
+            completion_id += 1;
         }
         for side in &mut sides {
             side.turn();
             assert_eq!(side.fault, None);
         }
         match &seen {
-            None if token > 20 && !busy(&sides[0]).is_empty() => {
+            None if completion_id > 20 && !busy(&sides[0]).is_empty() => {
                 let (id, generation) = (other.id().0, other.generation().0);
                 sides[0].segments.owner_state.withdraw_region(id, generation);
                 sides[0].expected.local = sides[0].segments.owner_state.view().revision();
                 seen = busy(&sides[0]).pop();
             }
-            Some(seen) if sides[0].segments.owner_state.view().has_settled(seen) => break,
+            Some(seen) if sides[0].segments.owner_state.view().has_finished(seen) => break,
             _ => {}
         }
         assert!(Instant::now() < deadline, "the kernel never had nothing");
     }
-    until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() as u64 == token);
+    until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() as u64 == completion_id);
 }
 
 #[test]
@@ -139,16 +139,16 @@ fn after_a_withdrawal_the_kernel_is_left_with_nothing_more() {
     let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
     let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
     let other = sides[0].region(vec![2; 4096], Rights::NONE);
-    for token in 0..3 {
-        if token == 2 {
+    for completion_id in 0..3 {
+        if completion_id == 2 {
             sides[0].segments.owner_state.withdraw_region(other.id().0, other.generation().0);
             sides[0].expected.local = sides[0].segments.owner_state.view().revision();
         }
-        sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (token, token)).unwrap();
+        sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (completion_id, completion_id)).unwrap();
         turn_one(&mut sides[0], 10);
     }
-    let answers = [0, 1, 2].map(|token| sides[0].lane().cancel_op(token));
-    assert_eq!(answers, [CancelledOp::Open, CancelledOp::Open, CancelledOp::RemoteOpen]);
+    let answers = [0, 1, 2].map(|completion_id| sides[0].lane().cancel_op(completion_id));
+    assert_eq!(answers, [CancelledOp::Pending, CancelledOp::Pending, CancelledOp::RemotePending]);
     until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 3);
 }
 
@@ -167,11 +167,17 @@ fn a_lane_that_is_dropped_takes_its_pages_back() {
 fn where_the_kernel_copies_a_stream_finds_out_by_itself() {
     let mut sides = session(vec![tcp_pair()]);
     let (from, to) = (sides[0].region(pattern(2, BYTES), Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
-    for token in 0..8 {
+    for completion_id in 0..8 {
         sides[0]
-            .post(WRITE, &from, key_of(&to), &[span(token * 200_000, token * 200_000, 200_000)], (token, 1))
+            .post(
+                WRITE,
+                &from,
+                key_of(&to),
+                &[span(completion_id * 200_000, completion_id * 200_000, 200_000)],
+                (completion_id, 1),
+            )
             .unwrap();
-        until(&mut sides, "it has ended", |sides| sides[0].result(token) == Some(Ok(200_000)));
+        until(&mut sides, "it has ended", |sides| sides[0].result(completion_id) == Some(Ok(200_000)));
     }
     settle(&mut sides);
     assert!(bytes_of(&to)[..1_600_000] == pattern(2, BYTES)[..1_600_000]);

@@ -40,7 +40,7 @@ fn what_cards_have_completed_is_there_when_its_proof_is() {
         sides[0].channel.flush();
         step_until(&network, &mut sides, |sides| (0..16).all(|block| sides[0].result(block) == Some(Ok(BLOCK))));
         assert!(target.bytes() != source.bytes(), "the cards have it, and its memory has not");
-        let proof = FlushRequest { transfer: 7, whole: WHOLE, token: 99 };
+        let proof = FlushRequest { transfer: 7, transfer_bytes: WHOLE, completion_id: 99 };
         assert_eq!(sides[0].channel.flush_remote(&proof), Ok(NotifyPosted::Accepted));
         assert_eq!(sides[0].result(99), None);
         step_until(&network, &mut sides, |sides| sides[0].result(99).is_some());
@@ -58,7 +58,7 @@ fn a_proof_waits_for_room_and_for_what_goes_again() {
     let mut sides = connected(&network, SHAPE);
     let (source, target) = (sides[0].pool(pattern(2, HALF as usize)), sides[1].pool(vec![0; HALF as usize]));
     sides[0].post(WRITE, &source, &target, &[span(0, 0, BLOCK)], (1, 1, WHOLE)).unwrap();
-    let proof = FlushRequest { transfer: 1, whole: WHOLE, token: 99 };
+    let proof = FlushRequest { transfer: 1, transfer_bytes: WHOLE, completion_id: 99 };
     let notes = (100..).take_while(|note| sides[0].tell((*note, *note, 0), None, Some((1, b""))).is_ok()).count();
     assert!(notes > 16);
     assert_eq!(sides[0].channel.flush_remote(&proof), Err(PostError::Full), "the last message is kept for answers");
@@ -85,7 +85,7 @@ fn a_proof_waits_for_room_and_for_what_goes_again() {
     // The rail breaks before the peer has heard it: it is said again.
     sides[0].cut(0);
     assert_eq!(
-        sides[0].channel.flush_remote(&FlushRequest { token: 98, ..proof }),
+        sides[0].channel.flush_remote(&FlushRequest { completion_id: 98, ..proof }),
         Err(PostError::Full),
         "the rail is out"
     );
@@ -100,7 +100,7 @@ fn proofs_leave_room_for_what_is_told() {
     let mut sides = connected(&network, SHAPE);
     let (source, target) = (sides[0].pool(pattern(2, HALF as usize)), sides[1].pool(vec![0; HALF as usize]));
     sides[0].post(WRITE, &source, &target, &[span(0, 0, BLOCK)], (1, 1, WHOLE)).unwrap();
-    let prove = |token: &u64| FlushRequest { transfer: 1, whole: WHOLE, token: *token };
+    let prove = |token: &u64| FlushRequest { transfer: 1, transfer_bytes: WHOLE, completion_id: *token };
     let proofs = (1000..).take_while(|token| sides[0].channel.flush_remote(&prove(token)).is_ok()).count();
     assert!(proofs > 16);
     sides[0].tell((500, 500, 0), None, Some((1, b"told"))).expect("one message more is left to it");
@@ -121,7 +121,7 @@ fn the_end_of_a_rail_proves_what_it_carried() {
     step_until(&network, &mut sides, |sides| sides[0].result(1).is_some());
     sides[0].cut(0);
     settle(&network, &mut sides);
-    let proof = FlushRequest { transfer: 1, whole: BLOCK, token: 99 };
+    let proof = FlushRequest { transfer: 1, transfer_bytes: BLOCK, completion_id: 99 };
     assert_eq!(sides[0].channel.flush_remote(&proof), Ok(NotifyPosted::Delivered(true)));
 }
 
@@ -137,7 +137,7 @@ fn a_proof_stands_although_a_batch_before_it_fails() {
     sides[0].post(WRITE, &source, &target, &[span(0, 0, BLOCK)], (1, 1, WHOLE)).unwrap();
     sides[0].post(WRITE, &source, &closed, &[span(0, 0, 8)], (2, 1, WHOLE)).unwrap();
     assert_eq!(
-        sides[0].channel.flush_remote(&FlushRequest { transfer: 1, whole: WHOLE, token: 99 }),
+        sides[0].channel.flush_remote(&FlushRequest { transfer: 1, transfer_bytes: WHOLE, completion_id: 99 }),
         Ok(NotifyPosted::Accepted)
     );
     settle(&network, &mut sides);

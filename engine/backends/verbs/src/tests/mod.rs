@@ -20,8 +20,8 @@ use penstock_ring::{CounterCell, Withdrawal};
 use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    Batch, CounterRef, Failure, FlushRequest, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted,
-    RdmaMemory, RemoteGateLog, RemoteMemory, Revisions, Sink,
+    Batch, CounterRef, Failure, FlushRequest, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError,
+    Posted, RdmaMemory, RemoteGateLog, RemoteMemory, Revisions,
 };
 
 use crate::adapter::{
@@ -43,7 +43,7 @@ struct Got {
     completed: Vec<(u64, Result<u64, Cause>)>,
 }
 
-impl Sink for Got {
+impl LaneEvents for Got {
     fn has_room(&mut self) -> bool {
         self.room > 0
     }
@@ -236,9 +236,9 @@ impl Side {
             spans,
             hint: Hint::Cached,
             expected: Revisions { local: self.segments.owner_state.view().revision(), remote: self.told.copied() },
-            token,
+            completion_id: token,
             transfer,
-            whole,
+            transfer_bytes: whole,
         };
         self.channel.post(&batch, &keyed, &local.local_keys())
     }
@@ -250,7 +250,7 @@ impl Side {
         note: Option<(u128, &[u8])>,
     ) -> Result<NotifyPosted, PostError> {
         let note = note.map(|(id, payload)| Note { id: NoteId(id), payload });
-        self.channel.notify(&NotifyRequest { transfer, whole, token, counter, note })
+        self.channel.notify(&NotifyRequest { transfer, transfer_bytes: whole, completion_id: token, counter, note })
     }
 
     /// Looks at its CQs, and does what a lane does. Answers whether there was anything.
@@ -486,7 +486,7 @@ fn pass_time(network: &ModelNetwork, sides: &mut [Side; 2], time: Duration) {
 fn pass_news(sides: &mut [Side; 2], from: usize) {
     let since = sides[1 - from].told.copied();
     let new = sides[from].segments.owner_state.view().withdrawals_since(since).unwrap();
-    sides[1 - from].told.learn(since, new.list.into_iter());
+    sides[1 - from].told.append(since, new.list.into_iter());
 }
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {

@@ -195,7 +195,7 @@ impl Run {
         let tokens: Vec<_> = transfer.batches.iter().copied().chain(transfer.tell.map(|(token, ..)| token)).collect();
         for token in tokens {
             if self.sides[side].result(token).is_none()
-                && self.sides[side].channel.cancel_op(token) == penstock_transport::lane::CancelledOp::Quiet
+                && self.sides[side].channel.cancel_op(token) == penstock_transport::lane::CancelledOp::Quiesced
             {
                 transfer.quiet.push(token);
             }

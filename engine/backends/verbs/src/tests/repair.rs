@@ -323,8 +323,8 @@ fn what_is_given_up_ends_soon_although_the_peers_card_stands_still() {
     sides[0].post(WRITE, &source, &target, &[block(1)], (3, 3, 1024)).unwrap();
     settle(&network, &mut sides);
     assert_eq!(sides[0].channel.next_look(), None);
-    assert_eq!(sides[0].channel.cancel_op(1), penstock_transport::lane::CancelledOp::Open);
-    assert_eq!(sides[0].channel.cancel_op(2), penstock_transport::lane::CancelledOp::RemoteOpen);
+    assert_eq!(sides[0].channel.cancel_op(1), penstock_transport::lane::CancelledOp::Pending);
+    assert_eq!(sides[0].channel.cancel_op(2), penstock_transport::lane::CancelledOp::RemotePending);
     assert!(sides[0].channel.next_look().is_some());
     pass_time(&network, &mut sides, 40 * MS);
     assert_eq!(sides[0].result(1), None);
@@ -355,13 +355,13 @@ fn what_waits_to_go_again_is_taken_back_at_once() {
             pass_asides(&mut sides, at);
         });
     }
-    assert_eq!(sides[0].channel.cancel_op(1), penstock_transport::lane::CancelledOp::Quiet);
+    assert_eq!(sides[0].channel.cancel_op(1), penstock_transport::lane::CancelledOp::Quiesced);
     assert_eq!(
         sides[0].channel.cancel_op(2),
-        penstock_transport::lane::CancelledOp::Quiet,
+        penstock_transport::lane::CancelledOp::Quiesced,
         "its transfer is not whole"
     );
-    assert_eq!(sides[0].channel.cancel_op(4), penstock_transport::lane::CancelledOp::Quiet);
+    assert_eq!(sides[0].channel.cancel_op(4), penstock_transport::lane::CancelledOp::Quiesced);
     pass_news(&mut sides, 1);
     settle(&network, &mut sides);
     assert_eq!(sides[0].got.completed, [(3, Ok(1024))]);

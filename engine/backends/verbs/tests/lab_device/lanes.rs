@@ -11,8 +11,8 @@ use penstock_ring::{ReadyBits, Withdrawal};
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    AdvertisedRegion, Batch, Driver, Failure, Lane, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView,
-    PostError, Posted, Registrar, RemoteEnd, RemoteMemory, Revisions, Sink, Transport, TransportMessages,
+    AdvertisedRegion, Batch, Driver, Failure, Lane, LaneEvents, Link, LocalEnd, Note, NotifyPosted, NotifyRequest,
+    PeerView, PostError, Posted, Registrar, RemoteEnd, RemoteMemory, Revisions, Transport, TransportMessages,
 };
 use penstock_verbs::adapter::Adapter;
 use penstock_verbs::device::Posting;
@@ -28,7 +28,7 @@ struct Got {
     completed: Vec<(u64, Result<u64, Cause>)>,
 }
 
-impl Sink for Got {
+impl LaneEvents for Got {
     fn has_room(&mut self) -> bool {
         true
     }
@@ -105,7 +105,7 @@ impl Side {
         if is_marked && self.lane.poll(&mut self.got).expect("no fault") {
             self.ready.mark(PARTY as usize);
         }
-        self.lane.flush().expect("no fault");
+        self.lane.ring_doorbell().expect("no fault");
     }
 }
 
@@ -186,9 +186,9 @@ fn a_session_over_real_cards_writes_reads_and_tells() {
             spans,
             hint: Hint::Cached,
             expected: Revisions::default(),
-            token,
+            completion_id: token,
             transfer,
-            whole: 1 << 20,
+            transfer_bytes: 1 << 20,
         };
         let mut posts = 0;
         for mut rest in spans.chunks(16) {
@@ -206,7 +206,7 @@ fn a_session_over_real_cards_writes_reads_and_tells() {
         }
         let payload = pattern(12, 4000);
         let note = Some(Note { id: NoteId(99), payload: &payload });
-        let arrival = NotifyRequest { transfer: 1, whole: 1 << 20, token: 77, counter: None, note };
+        let arrival = NotifyRequest { transfer: 1, transfer_bytes: 1 << 20, completion_id: 77, counter: None, note };
         let told = sides[0].lane.notify(&arrival).expect("it is told");
         assert!(matches!(told, NotifyPosted::Accepted), "{told:?}");
         until(&mut sides, "the note is there and all has ended", |sides| {
@@ -272,10 +272,10 @@ fn two_hundred_resets_under_long_messages_cost_no_receive() {
         for _ in 0..count {
             told += 1;
             let note = Some(Note { id: NoteId(told.into()), payload: &payload });
-            let arrival = NotifyRequest { transfer: told, whole: 0, token: told, counter: None, note };
+            let arrival = NotifyRequest { transfer: told, transfer_bytes: 0, completion_id: told, counter: None, note };
             until(sides, "there is room", |sides| sides[0].lane.notify(&arrival).is_ok());
         }
-        sides[0].lane.flush().expect("no fault");
+        sides[0].lane.ring_doorbell().expect("no fault");
         told as usize
     };
     for round in 0..200 {
@@ -286,7 +286,7 @@ fn two_hundred_resets_under_long_messages_cost_no_receive() {
         let since = owner_state.view().revision();
         let withdrawal = Withdrawal { region: 9, generation: 0, offset: round, len: 1 };
         let revision = owner_state.withdraw(&[withdrawal]);
-        sides[0].peer_view.learn(since, [withdrawal].into_iter());
+        sides[0].peer_view.on_withdrawals(since, [withdrawal].into_iter());
         let fence = Arc::clone(sides[1].peer_view.fence().expect("cards are fenced"));
         fence.force(revision);
         until(&mut sides, "it is quiet", |_| fence.has_passed(revision));

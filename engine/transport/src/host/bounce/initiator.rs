@@ -8,8 +8,8 @@ use penstock_ring::bounce::{Asker, BounceStage, Nonsense};
 use penstock_ring::{Hazard, Publisher};
 
 use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, packed};
-use crate::host::{EngineSegments, PlanWithdrawn, still_stands};
-use crate::lane::{Batch, CancelledOp, Failure, LaneFault, PostError, Sink};
+use crate::host::{EngineSegments, PlanWithdrawn, check_withdrawals};
+use crate::lane::{Batch, CancelledOp, Failure, LaneEvents, LaneFault, PostError};
 use crate::remote::TargetMediatedMemory;
 
 /// Slots whose bytes are copied into local memory before the worker looks at anything else.
@@ -38,7 +38,7 @@ struct Slot {
 
 /// What a slot carries.
 struct PendingBatch {
-    token: u64,
+    completion_id: u64,
     direction: Direction,
     spans: usize,
     bytes: u64,
@@ -48,7 +48,7 @@ struct PendingBatch {
 
 impl Default for PendingBatch {
     fn default() -> Self {
-        Self { token: 0, direction: Direction::Write, spans: 0, bytes: 0, landing: None }
+        Self { completion_id: 0, direction: Direction::Write, spans: 0, bytes: 0, landing: None }
     }
 }
 
@@ -62,8 +62,8 @@ struct PendingRead {
 
 impl RequestBank {
     pub(crate) fn new(banks: &Banks, worker: usize) -> Self {
-        let place = banks.segment().place();
-        let posts = Publisher::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
+        let range = banks.segment().range();
+        let posts = Publisher::mapped(&range, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
         Self {
             banks: banks.clone(),
             worker,
@@ -104,8 +104,8 @@ impl RequestBank {
     }
 
     fn make_slot(&mut self, index: usize) {
-        let place = self.banks.segment().place();
-        let asker = Asker::mapped(&place, Banks::slot_offset(self.worker, index), QUESTION_WORDS);
+        let range = self.banks.segment().range();
+        let asker = Asker::mapped(&range, Banks::slot_offset(self.worker, index), QUESTION_WORDS);
         self.slots.push(Slot {
             asker: asker.expect("slots are bounded by their banks"),
             data: self.banks.data(self.worker, index),
@@ -142,7 +142,13 @@ impl RequestBank {
                 expected: batch.expected.local,
             }),
         };
-        slot.flight = PendingBatch { token: batch.token, direction: batch.direction, spans: count, bytes, landing };
+        slot.flight = PendingBatch {
+            completion_id: batch.completion_id,
+            direction: batch.direction,
+            spans: count,
+            bytes,
+            landing,
+        };
         Ok(count)
     }
 
@@ -159,17 +165,17 @@ impl RequestBank {
     /// Looks what the owner has answered. Answers whether there is more that could be taken now.
     pub(crate) fn collect(
         &mut self,
-        ours: &EngineSegments,
+        segments: &EngineSegments,
         hazard: &mut Hazard,
-        sink: &mut dyn Sink,
+        events: &mut dyn LaneEvents,
     ) -> Result<bool, LaneFault> {
         let mut landings = 0;
-        let mut place = 0;
-        while let Some(&index) = self.flying.get(place) {
+        let mut position = 0;
+        while let Some(&index) = self.flying.get(position) {
             let slot = &mut self.slots[index];
             let stage = slot.asker.look().map_err(|Nonsense| LaneFault(Cause::PeerCorrupt))?;
             let BounceStage::Done([cause, bytes]) = stage else {
-                place += 1;
+                position += 1;
                 continue;
             };
             if landings == LANDINGS_PER_POLL {
@@ -180,32 +186,32 @@ impl RequestBank {
                 (Ok(_), Direction::Read) if slot.flight.landing.is_none() => Ok(0), // Given up: nothing lands here.
                 (Ok(bytes), Direction::Read) => {
                     landings += 1;
-                    slot.land(ours, hazard).map(|()| bytes)
+                    slot.land(segments, hazard).map(|()| bytes)
                 }
                 (other, _) => other,
             };
             slot.flight.landing = None;
             slot.asker.free();
-            self.flying.remove(place);
+            self.flying.remove(position);
             self.free.push(index);
-            sink.completed(slot.flight.token, result.map_err(Failure::from));
+            events.completed(slot.flight.completion_id, result.map_err(Failure::from));
         }
         Ok(false)
     }
 
     /// Gives up what goes under this token.
-    pub(crate) fn cancel_op(&mut self, token: u64) -> CancelledOp {
-        let under = |&&index: &&usize| self.slots[index].flight.token == token;
-        let Some(place) = self.flying.iter().position(|index| under(&index)) else { return CancelledOp::Quiet };
-        let index = self.flying[place];
+    pub(crate) fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
+        let under = |&&index: &&usize| self.slots[index].flight.completion_id == completion_id;
+        let Some(position) = self.flying.iter().position(|index| under(&index)) else { return CancelledOp::Quiesced };
+        let index = self.flying[position];
         let slot = &mut self.slots[index];
         slot.flight.landing = None;
         if slot.asker.withdraw() {
-            self.flying.remove(place);
+            self.flying.remove(position);
             self.free.push(index);
-            return CancelledOp::Quiet;
+            return CancelledOp::Quiesced;
         }
-        CancelledOp::RemoteOpen
+        CancelledOp::RemotePending
     }
 }
 
@@ -226,11 +232,11 @@ impl PendingBatch {
 
 impl Slot {
     /// Copies the bytes of a read to where they belong, unless that was taken back in the meantime.
-    fn land(&mut self, ours: &EngineSegments, hazard: &mut Hazard) -> Result<(), Cause> {
+    fn land(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<(), Cause> {
         let landing = self.flight.landing.take().expect("only a read lands");
         let spans = &self.spans[..self.flight.spans];
         hazard.enter(0);
-        let allowed = landing.is_allowed(ours, spans);
+        let allowed = landing.is_allowed(segments, spans);
         let copied = allowed.and_then(|()| {
             let copied = copy::scatter(&landing.local, &self.data, Direction::Read, spans, landing.hint);
             copied.map(|_| ()).map_err(|_| Cause::OutOfBounds)
@@ -241,8 +247,9 @@ impl Slot {
 }
 
 impl PendingRead {
-    fn is_allowed(&self, ours: &EngineSegments, spans: &[Span]) -> Result<(), Cause> {
+    fn is_allowed(&self, segments: &EngineSegments, spans: &[Span]) -> Result<(), Cause> {
         let extents = spans.iter().map(|span| (span.local, span.len));
-        still_stands(ours.owner_state.view(), self.expected, self.key, extents).map_err(PlanWithdrawn::ends_here)
+        check_withdrawals(segments.owner_state.view(), self.expected, self.key, extents)
+            .map_err(PlanWithdrawn::cause_for_local)
     }
 }

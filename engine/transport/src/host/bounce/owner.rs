@@ -13,7 +13,7 @@ use penstock_ring::bounce::Answerer;
 use penstock_ring::{Hazard, Published, ReadyBits};
 
 use super::{Banks, QUESTION_WORDS, Question, SLOTS};
-use crate::host::{Bell, EngineSegments, LastRegion, still_stands};
+use crate::host::{Bell, EngineSegments, LastRegion, check_withdrawals};
 use crate::lane::LaneFault;
 
 /// Slots served before the worker looks at anything else.
@@ -60,16 +60,16 @@ struct Slot {
 
 impl ServedBanks {
     pub(crate) fn new(registry: &Arc<Registry>, banks: &Banks, index_at_peer: usize, senders: Vec<AnswerBell>) -> Self {
-        let place = banks.segment().place();
+        let range = banks.segment().range();
         let bank = |sender: AnswerBell| {
             let worker = sender.worker;
             let slot = |slot| Slot {
-                answerer: Answerer::mapped(&place, Banks::slot_offset(worker, slot), QUESTION_WORDS)
+                answerer: Answerer::mapped(&range, Banks::slot_offset(worker, slot), QUESTION_WORDS)
                     .expect("slots are bounded by their banks"),
                 data: banks.data(worker, slot),
                 backed: false,
             };
-            let posts = Published::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded");
+            let posts = Published::mapped(&range, Banks::posts_offset(worker)).expect("workers are bounded");
             Bank {
                 sender,
                 posts,
@@ -92,21 +92,21 @@ impl ServedBanks {
     }
 
     /// Serves a bounded number of questions. Answers whether there may be more.
-    pub(crate) fn serve(&mut self, ours: &EngineSegments, hazard: &mut Hazard) -> Result<bool, LaneFault> {
+    pub(crate) fn serve(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<bool, LaneFault> {
         let mut left = SERVED_PER_POLL;
         let banks = self.filled.len();
         for step in 0..banks {
-            let place = (self.first + step) % banks;
-            let posts = self.filled[place].posts.read();
-            let bank = &mut self.filled[place];
+            let bank_index = (self.first + step) % banks;
+            let posts = self.filled[bank_index].posts.read();
+            let bank = &mut self.filled[bank_index];
             if posts == bank.seen && !bank.unfinished {
                 continue;
             }
             bank.seen = posts;
-            let finished = self.serve_bank(place, &mut left, ours, hazard)?;
-            self.filled[place].unfinished = !finished;
+            let finished = self.serve_bank(bank_index, &mut left, segments, hazard)?;
+            self.filled[bank_index].unfinished = !finished;
             if left == 0 {
-                self.first = (place + 1) % banks;
+                self.first = (bank_index + 1) % banks;
                 return Ok(true);
             }
         }
@@ -116,13 +116,13 @@ impl ServedBanks {
     /// Serves one bank. Answers whether every slot of it was looked at.
     fn serve_bank(
         &mut self,
-        place: usize,
+        bank_index: usize,
         left: &mut usize,
-        ours: &EngineSegments,
+        segments: &EngineSegments,
         hazard: &mut Hazard,
     ) -> Result<bool, LaneFault> {
         let Self { registry, banks, filled, question, spans, index_at_peer, .. } = self;
-        let bank = &mut filled[place];
+        let bank = &mut filled[bank_index];
         let first = bank.next;
         for index in (first..SLOTS).chain(0..first) {
             if *left == 0 {
@@ -138,7 +138,7 @@ impl ServedBanks {
             slot.backed = slot.backed || banks.back(bank.sender.worker, index).is_ok();
             hazard.enter(0);
             let moved = match slot.backed {
-                true => checked(ours, registry, &mut bank.known, &parsed, &spans[..count], &slot.data),
+                true => checked(segments, registry, &mut bank.known, &parsed, &spans[..count], &slot.data),
                 false => Ok(Err(Cause::NoPath)),
             };
             hazard.leave();
@@ -155,20 +155,20 @@ impl ServedBanks {
 
 /// Moves the bytes of a question if it is allowed; the cause to answer with if not.
 fn checked(
-    ours: &EngineSegments,
+    segments: &EngineSegments,
     registry: &Registry,
     known: &mut LastRegion,
     question: &Question,
     spans: &[Span],
     data: &Window,
 ) -> Result<Result<u64, Cause>, LaneFault> {
-    let view = ours.owner_state.view();
+    let view = segments.owner_state.view();
     if question.revision > view.revision() {
         return Err(LaneFault(Cause::PeerCorrupt)); // Nobody can have read it.
     }
     let extents = spans.iter().map(|span| (span.local, span.len));
-    if let Err(withdrawn) = still_stands(view, question.revision, question.key, extents) {
-        return Ok(Err(withdrawn.told_to_peer()));
+    if let Err(withdrawn) = check_withdrawals(view, question.revision, question.key, extents) {
+        return Ok(Err(withdrawn.cause_for_peer()));
     }
     let Some(region) = known.find(registry, question.key) else { return Ok(Err(Cause::RevokedByPeer)) };
     let rights = region.rights();

@@ -42,7 +42,7 @@ impl Crowd {
                 if lane.poll(&mut self.got[at][peer_index]).unwrap() {
                     ready.mark(peer_index);
                 }
-                lane.flush().unwrap();
+                lane.ring_doorbell().unwrap();
             });
         }
     }
@@ -92,19 +92,25 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
                 spans: &spans,
                 hint: Hint::Cached,
                 expected: Revisions::default(),
-                token: round,
+                completion_id: round,
                 transfer: round,
-                whole: 1000,
+                transfer_bytes: 1000,
             };
             let note = Some(Note { id: penstock_core::NoteId(peer_index as u128), payload: &round.to_le_bytes() });
-            let arrival = NotifyRequest { transfer: round, whole: 1000, token: 100 + round, counter: None, note };
+            let arrival = NotifyRequest {
+                transfer: round,
+                transfer_bytes: 1000,
+                completion_id: 100 + round,
+                counter: None,
+                note,
+            };
             let deadline = Instant::now() + Duration::from_secs(30);
             while crowd.lanes[0][peer_index].as_mut().unwrap().post(&batch) != Ok(Posted::Accepted(1)) {
                 crowd.turn();
                 assert!(Instant::now() < deadline, "there is never room");
             }
             assert_eq!(crowd.lanes[0][peer_index].as_mut().unwrap().notify(&arrival), Ok(NotifyPosted::Accepted));
-            crowd.lanes[0][peer_index].as_mut().unwrap().flush().unwrap();
+            crowd.lanes[0][peer_index].as_mut().unwrap().ring_doorbell().unwrap();
         }
     }
     crowd.until("all was told", |crowd| crowd.got[0].iter().all(|got| got.completed.len() == 8));
@@ -132,10 +138,10 @@ fn sessions_that_come_and_go_leave_nothing_behind() {
             // Whoever goes first has messages under way, both ways.
             for at in 0..2 {
                 let note = Some(Note { id: penstock_core::NoteId(1), payload: &[7; 4096] });
-                let arrival = NotifyRequest { transfer: 1, whole: 0, token: 9, counter: None, note };
+                let arrival = NotifyRequest { transfer: 1, transfer_bytes: 0, completion_id: 9, counter: None, note };
                 let lane = crowd.lanes[at][peer_index].as_mut().unwrap();
                 while lane.notify(&arrival).is_ok() {}
-                lane.flush().unwrap();
+                lane.ring_doorbell().unwrap();
             }
             for _ in 0..round % 5 {
                 crowd.turn();

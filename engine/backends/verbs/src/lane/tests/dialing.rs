@@ -22,7 +22,7 @@ fn a_rail_that_the_network_lets_wait_stops_no_write_on_the_other() {
     while begun.elapsed() < 3 * SLOW && carried(&sides) < before + 2 {
         let spans = [span(0, 4096 * (token % 256), 4096)];
         sides[0].post(WRITE, &source, &remote, &spans, (token, token)).unwrap();
-        sides[0].workers[0].lane().flush().unwrap();
+        sides[0].workers[0].lane().ring_doorbell().unwrap();
         until(&mut sides, "the write is over", |sides| sides[0].result(token).is_some());
         assert_eq!(sides[0].result(token), Some(Ok(4096)));
         token += 1;
@@ -34,7 +34,7 @@ fn a_rail_that_the_network_lets_wait_stops_no_write_on_the_other() {
     until(&mut sides, "the rail carries again", |sides| {
         token += 1;
         sides[0].post(WRITE, &source, &remote, &[span(0, 0, 4096)], (token, token)).unwrap();
-        sides[0].workers[0].lane().flush().unwrap();
+        sides[0].workers[0].lane().ring_doorbell().unwrap();
         until(sides, "the write is over", |sides| sides[0].result(token).is_some());
         moved(sides) >= before + 4096
     });
@@ -76,7 +76,7 @@ fn a_session_begins_with_the_rails_that_can_be_connected_and_the_others_come_lat
     until(&mut sides, "both rails carry", |sides| {
         token += 1;
         sides[0].post(WRITE, &source, &remote, &[span(0, 0, 4096)], (token, token)).unwrap();
-        sides[0].workers[0].lane().flush().unwrap();
+        sides[0].workers[0].lane().ring_doorbell().unwrap();
         until(sides, "the write is over", |sides| sides[0].result(token).is_some());
         sides[0].engine.adapters.iter().all(|adapter| adapter.counts().bytes >= 4096)
     });

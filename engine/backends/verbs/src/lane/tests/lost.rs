@@ -37,7 +37,7 @@ fn receives_that_a_card_loses_with_a_broken_queue_are_given_again() {
             let mut turns = 0;
             work(&network, &mut sides, "there is room", |_| (turns += 1, turns > 1).1);
         }
-        sides[0].workers[0].lane().flush().unwrap();
+        sides[0].workers[0].lane().ring_doorbell().unwrap();
         let there = receives(&sides);
         while receives(&sides) == there {
             assert!(network.step(), "it comes");

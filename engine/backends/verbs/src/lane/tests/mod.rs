@@ -24,9 +24,9 @@ use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    AdvertisedRegion, Batch, CounterRef, Driver, Failure, Fence, JoinError, Lane, LaneFault, Link, LocalEnd, Note,
-    NotifyPosted, NotifyRequest, PeerView, PostError, Posted, Registrar, RemoteEnd, RemoteMemory, Revisions, Sink,
-    Transport, TransportMessages,
+    AdvertisedRegion, Batch, CounterRef, Driver, Failure, Fence, JoinError, Lane, LaneEvents, LaneFault, Link,
+    LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, PostError, Posted, Registrar, RemoteEnd, RemoteMemory,
+    Revisions, Transport, TransportMessages,
 };
 
 use crate::adapter::Adapter;
@@ -45,7 +45,7 @@ struct Got {
     completed: Vec<(u64, Result<u64, Failure>)>,
 }
 
-impl Sink for Got {
+impl LaneEvents for Got {
     fn has_room(&mut self) -> bool {
         self.room > 0
     }
@@ -174,21 +174,22 @@ impl Side {
             spans,
             hint: Hint::Cached,
             expected: self.expected,
-            token,
+            completion_id: token,
             transfer,
-            whole: spans.iter().map(|span| span.len).sum(),
+            transfer_bytes: spans.iter().map(|span| span.len).sum(),
         };
         self.workers[worker].lane().post(&batch)
     }
 
     fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<NotifyPosted, PostError> {
         let note = Some(Note { id: penstock_core::NoteId(id), payload });
-        let arrival = NotifyRequest { transfer, whole: 0, token, counter: None, note };
+        let arrival = NotifyRequest { transfer, transfer_bytes: 0, completion_id: token, counter: None, note };
         self.workers[0].lane().notify(&arrival)
     }
 
     fn count(&mut self, transfer: u64, token: u64, counter: CounterRef) -> Result<NotifyPosted, PostError> {
-        let arrival = NotifyRequest { transfer, whole: 0, token, counter: Some(counter), note: None };
+        let arrival =
+            NotifyRequest { transfer, transfer_bytes: 0, completion_id: token, counter: Some(counter), note: None };
         self.workers[0].lane().notify(&arrival)
     }
 
@@ -215,7 +216,7 @@ impl Side {
         let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset, len };
         let revision = self.engine.segments.owner_state.withdraw(&[withdrawal]);
         if let Some(peer) = peer {
-            peer.peer_view.learn(before, [withdrawal].into_iter());
+            peer.peer_view.on_withdrawals(before, [withdrawal].into_iter());
         }
         revision
     }
@@ -254,7 +255,7 @@ impl Worker {
                 Err(fault) => self.fault = Some(fault),
             }
         }
-        if let Err(fault) = lane.flush() {
+        if let Err(fault) = lane.ring_doorbell() {
             self.fault = Some(fault);
         }
         worked

@@ -53,7 +53,8 @@ fn workers_of_different_numbers_have_a_channel_for_each_pair() {
         sides[0].post_of(0, WRITE, &from[0], &shown[1], &spans, (transfer, transfer)).unwrap();
         sides[1].post_of(transfer as usize % 3, READ, &from[1], &shown[0], &spans, (transfer, transfer)).unwrap();
         let note = Some(Note { id: penstock_core::NoteId(transfer.into()), payload: b"done" });
-        let arrival = NotifyRequest { transfer, whole: 64, token: 100 + transfer, counter: None, note };
+        let arrival =
+            NotifyRequest { transfer, transfer_bytes: 64, completion_id: 100 + transfer, counter: None, note };
         assert_eq!(sides[0].workers[0].lane().notify(&arrival), Ok(NotifyPosted::Accepted));
     }
     until(&mut sides, "all have ended", |sides| {

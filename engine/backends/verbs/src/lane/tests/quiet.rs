@@ -9,7 +9,7 @@ fn a_withdrawal_passes_once_the_peer_has_said_so_on_every_rail() {
     assert!(!sides[1].fence().has_passed(revision), "the peer was not even told");
     let RegionKey { region, generation } = key_of(&region);
     let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset: 0, len: 64 };
-    sides[0].peer_view.learn(0, [withdrawal].into_iter());
+    sides[0].peer_view.on_withdrawals(0, [withdrawal].into_iter());
     assert!(!sides[1].fence().has_passed(revision), "told, and not heard");
     until(&mut sides, "the fence has passed", |sides| sides[1].fence().has_passed(revision));
     assert!(!sides[1].fence().has_passed(revision + 1));
@@ -63,7 +63,7 @@ fn a_lane_that_is_gone_touches_nothing_and_leaves_nothing() {
         adapter.hold();
     }
     sides[0].post(WRITE, &from, &there, &[span(0, 0, 65536)], (1, 1)).unwrap();
-    sides[0].workers[0].lane().flush().unwrap();
+    sides[0].workers[0].lane().ring_doorbell().unwrap();
     let revision = sides[0].withdraw(&from, 0, 64, None);
     assert!(!sides[0].fence().has_passed(revision));
     sides[0].workers[0].lane = None;
@@ -92,7 +92,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
             let at = transfer * 8192;
             sides[0].post(WRITE, &from, &there, &[span(at, at, 8192)], (transfer, transfer)).unwrap();
         }
-        sides[0].workers[0].lane().flush().unwrap();
+        sides[0].workers[0].lane().ring_doorbell().unwrap();
         let revision = sides[1].withdraw(&to, 0, 8192, None);
         sides[1].fence().force(revision);
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -111,7 +111,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
         // It wakes up. Its control channel tells it first what was withdrawn, and then which rails were cut.
         let RegionKey { region, generation } = key_of(&to);
         let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset: 0, len: 8192 };
-        sides[0].peer_view.learn(0, [withdrawal].into_iter());
+        sides[0].peer_view.on_withdrawals(0, [withdrawal].into_iter());
         until(&mut sides, "all have ended", |sides| (0..8).all(|transfer| sides[0].result(transfer).is_some()));
         assert_eq!(sides[0].result(0), Some(Err(Cause::RevokedByPeer)), "over {rails} rails");
         assert!((1..8).all(|transfer| sides[0].result(transfer) == Some(Ok(8192))), "the others are innocent");
@@ -142,7 +142,7 @@ fn what_this_side_has_under_way_is_cut_off_by_force() {
     network.cut(&sides[0].engine.adapters[0], &sides[1].engine.adapters[0]);
     sides[0].post(WRITE, &from, &there, &[span(0, 0, 4096)], (1, 1)).unwrap();
     sides[0].post(WRITE, &from, &there, &[span(8192, 8192, 4096)], (2, 2)).unwrap();
-    sides[0].workers[0].lane().flush().unwrap();
+    sides[0].workers[0].lane().ring_doorbell().unwrap();
     let [one, two] = &mut sides;
     let revision = one.withdraw(&from, 0, 64, Some(two));
     sides[0].fence().force(revision);

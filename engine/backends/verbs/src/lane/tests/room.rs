@@ -131,7 +131,7 @@ fn a_driver_sleeps_until_something_comes() {
         assert!(!is_readable(&*sides[1].workers[0].driver), "nothing has come");
         sides[0].workers[0].got.completed.clear();
         sides[0].tell(1, 1, 1, b"wake up").unwrap();
-        sides[0].workers[0].lane().flush().unwrap();
+        sides[0].workers[0].lane().ring_doorbell().unwrap();
         while sides[0].turn() {}
         assert!(is_readable(&*sides[1].workers[0].driver));
         assert!(!sides[1].workers[0].driver.prepare_to_sleep());
@@ -160,7 +160,7 @@ fn a_session_that_begins_stops_no_write_of_another() {
     while !making.is_finished() {
         token += 1;
         sides[0].post(WRITE, &source, &remote, &[span(0, 0, 4096)], (token, token)).unwrap();
-        sides[0].workers[0].lane().flush().unwrap();
+        sides[0].workers[0].lane().ring_doorbell().unwrap();
         until(&mut sides, "the write is over", |sides| sides[0].result(token).is_some());
     }
     making.join().unwrap();

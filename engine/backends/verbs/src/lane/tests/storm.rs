@@ -91,7 +91,7 @@ fn storm(rails: usize, seed: u64) {
             Withdrawal { region: key.region.0, generation: key.generation.0, offset: block * BLOCK, len: BLOCK };
         let revision = segments.owner_state.withdraw(&[withdrawal]);
         if !is_deaf {
-            peer_view.learn(since, [withdrawal].into_iter());
+            peer_view.on_withdrawals(since, [withdrawal].into_iter());
         }
         if is_deaf || block % 3 == 1 {
             fence.force(revision);
@@ -105,7 +105,7 @@ fn storm(rails: usize, seed: u64) {
         sleep(Duration::from_millis(2));
         holds(block + 1);
         if is_deaf {
-            peer_view.learn(since, [withdrawal].into_iter());
+            peer_view.on_withdrawals(since, [withdrawal].into_iter());
             set_deaf(false);
             sleep(Duration::from_millis(5));
         }

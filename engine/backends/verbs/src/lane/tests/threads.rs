@@ -103,7 +103,7 @@ fn workers_that_sleep_are_woken_by_what_comes_and_by_what_they_are_told() {
                 side.turn();
                 assert!(Instant::now() < deadline);
             }
-            side.workers[0].lane().flush().unwrap();
+            side.workers[0].lane().ring_doorbell().unwrap();
         };
         one.call(say);
         let deadline = Instant::now() + TOO_LONG;
@@ -120,7 +120,7 @@ fn workers_that_sleep_are_woken_by_what_comes_and_by_what_they_are_told() {
             let since = segments.owner_state.view().revision();
             let withdrawal = Withdrawal { region: 9, generation: 0, offset: round, len: 1 };
             let revision = segments.owner_state.withdraw(&[withdrawal]);
-            peer_view.learn(since, [withdrawal].into_iter());
+            peer_view.on_withdrawals(since, [withdrawal].into_iter());
             while !fence.has_passed(revision) {
                 assert!(Instant::now() < deadline, "the fence of round {round} does not pass");
                 std::thread::sleep(Duration::from_micros(100));

@@ -33,7 +33,7 @@ impl Attacked {
 
     /// Asks this in slot 0 and lets the owner serve.
     fn ask(&mut self, asker: &mut Asker, words: &[u64]) -> Result<(), LaneFault> {
-        let place = self.two.near.slots.segment().place();
+        let place = self.two.near.slots.segment().range();
         asker.ask(words);
         let posts = place.atomic_u64(Banks::posts_offset(0)).unwrap();
         posts.fetch_add(1, Ordering::Release); // SYNC bounce-ask: the owner looks when the number changes.
@@ -41,7 +41,7 @@ impl Attacked {
     }
 
     fn asker(&self) -> Asker {
-        Asker::mapped(&self.two.near.slots.segment().place(), Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap()
+        Asker::mapped(&self.two.near.slots.segment().range(), Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap()
     }
 }
 
@@ -154,7 +154,7 @@ fn an_owner_that_answers_nonsense_ends_the_session_and_lands_nothing() {
         let near = two.near.register(vec![7; 64], "near", Rights::NONE);
         let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
         two.post(1, Direction::Read, &near, &far, &[Span { local: 0, remote: 0, len: 64 }]).unwrap();
-        let place = two.near.slots.segment().place();
+        let place = two.near.slots.segment().range();
         let owner = penstock_ring::bounce::Answerer::mapped(&place, Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap();
         let taken = owner.take(&mut [0; QUESTION_WORDS]).unwrap();
         owner.answer(&taken, [cause, bytes]);
@@ -169,7 +169,7 @@ fn states_that_flip_at_any_moment_end_the_session_at_most() {
     for seed in 0..20_u64 {
         let mut attacked = Attacked::new();
         let near = attacked.two.near.register(pattern(1 << 16, 1), "near", Rights::NONE);
-        let place = attacked.two.near.slots.segment().place();
+        let place = attacked.two.near.slots.segment().range();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -184,10 +184,10 @@ fn states_that_flip_at_any_moment_end_the_session_at_most() {
                 }
             });
             let writable = Arc::clone(&attacked.writable);
-            for token in 0..200 {
-                let direction = if token % 2 == 0 { Direction::Write } else { Direction::Read };
-                let span = [Span { local: token, remote: token, len: 4000 }];
-                let _ = attacked.two.post(token, direction, &near, &writable, &span);
+            for completion_id in 0..200 {
+                let direction = if completion_id % 2 == 0 { Direction::Write } else { Direction::Read };
+                let span = [Span { local: completion_id, remote: completion_id, len: 4000 }];
+                let _ = attacked.two.post(completion_id, direction, &near, &writable, &span);
                 if attacked.two.far.lane.poll(&mut Reports::default()).is_err()
                     || attacked.two.near.lane.poll(&mut Reports::default()).is_err()
                 {

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::host::{CopyLane, CopyLaneParts, EngineSegments, InboundRings, ring_segment_bytes};
-use crate::lane::{Batch, CancelledOp, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
+use crate::lane::{Batch, CancelledOp, Handle, Lane, LaneEvents, LaneFault, Note, PostError, Posted, Revisions};
 use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
 /// A token and how it ended.
@@ -25,7 +25,7 @@ type Report = (u64, Result<u64, Cause>);
 #[derive(Default)]
 struct Reports(Vec<Report>);
 
-impl Sink for Reports {
+impl LaneEvents for Reports {
     fn has_room(&mut self) -> bool {
         true
     }
@@ -34,8 +34,8 @@ impl Sink for Reports {
 
     fn handed_over(&mut self, _: Note<'_>, _: Handle) {}
 
-    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
-        self.0.push((token, result.map_err(|failure| failure.cause)));
+    fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>) {
+        self.0.push((completion_id, result.map_err(|failure| failure.cause)));
     }
 }
 
@@ -79,9 +79,9 @@ impl Two {
             let other = 1 - own;
             let theirs = slots[other].segment().fd().try_clone_to_owned().unwrap();
             let parts = CopyLaneParts {
-                ours: &segments[own],
-                theirs: &Arc::new(segments[other].seen_from_inside()),
-                our_party: 0,
+                segments: &segments[own],
+                peer_segments: &Arc::new(segments[other].as_local_peer()),
+                our_index: 0,
                 index_at_peer: 0,
                 outbound: &rings[own],
                 inbound: InboundRings::over(&rings[other], 1).unwrap(),
@@ -106,7 +106,7 @@ impl Two {
 
     fn post(
         &mut self,
-        token: u64,
+        completion_id: u64,
         direction: Direction,
         local: &Region,
         remote: &Region,
@@ -121,9 +121,9 @@ impl Two {
             spans,
             hint: Hint::Cached,
             expected: self.revisions(),
-            token,
+            completion_id: completion_id,
             transfer: 0,
-            whole: 0,
+            transfer_bytes: 0,
         })
     }
 
@@ -233,16 +233,16 @@ proptest! {
         let (mut here, mut there) = (pattern(70_000, 1), pattern(70_000, 100));
         let mut left = &spans[..];
         let direction = if read { Direction::Read } else { Direction::Write };
-        let mut token = 0;
+        let mut completion_id = 0;
         while !left.is_empty() {
-            let Ok(Posted::Accepted(count)) = two.post(token, direction, &near, &far, left) else {
+            let Ok(Posted::Accepted(count)) = two.post(completion_id, direction, &near, &far, left) else {
                 panic!("there is a free slot and all of it is sound");
             };
             prop_assert!(count > 0);
             let bytes: u64 = left[..count].iter().map(|span| span.len).sum();
             two.serve().unwrap();
-            prop_assert_eq!(two.collect().unwrap(), [(token, Ok(bytes))]);
-            (left, token) = (&left[count..], token + 1);
+            prop_assert_eq!(two.collect().unwrap(), [(completion_id, Ok(bytes))]);
+            (left, completion_id) = (&left[count..], completion_id + 1);
         }
         for span in &spans {
             let (local, remote, len) = (span.local as usize, span.remote as usize, span.len as usize);

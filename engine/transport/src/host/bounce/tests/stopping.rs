@@ -10,7 +10,7 @@ const ONE: [Span; 1] = [Span { local: 0, remote: 0, len: 64 }];
 
 /// The owner's end of a slot, to be stopped wherever the test wants.
 fn answerer(two: &Two, slot: usize) -> Answerer {
-    Answerer::mapped(&two.near.slots.segment().place(), Banks::slot_offset(0, slot), QUESTION_WORDS).unwrap()
+    Answerer::mapped(&two.near.slots.segment().range(), Banks::slot_offset(0, slot), QUESTION_WORDS).unwrap()
 }
 
 fn withdraw(side: &Side, region: &Region, offset: u64, len: u64) {
@@ -23,10 +23,10 @@ fn what_is_given_up_before_it_was_begun_never_lands_and_its_slot_is_free() {
     let mut two = Two::new();
     let near = two.near.register(vec![7; 64], "near", Rights::NONE);
     let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
-    for token in 0..40 {
-        assert_eq!(two.post(token, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
-        assert_eq!(two.near.lane.cancel_op(token), CancelledOp::Quiet);
-        assert_eq!(two.near.lane.cancel_op(token), CancelledOp::Quiet, "what is not there is quiet");
+    for completion_id in 0..40 {
+        assert_eq!(two.post(completion_id, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
+        assert_eq!(two.near.lane.cancel_op(completion_id), CancelledOp::Quiesced);
+        assert_eq!(two.near.lane.cancel_op(completion_id), CancelledOp::Quiesced, "what is not there is quiet");
     }
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), []);
@@ -42,7 +42,7 @@ fn what_the_owner_has_begun_is_open_until_it_answers_and_a_read_of_it_never_land
         assert_eq!(two.post(5, direction, &near, &far, &ONE), Ok(Posted::Accepted(1)));
         let owner = answerer(&two, 0);
         let taken = owner.take(&mut [0; QUESTION_WORDS]).expect("it was asked");
-        assert_eq!(two.near.lane.cancel_op(5), CancelledOp::RemoteOpen);
+        assert_eq!(two.near.lane.cancel_op(5), CancelledOp::RemotePending);
         assert_eq!(two.collect().unwrap(), [], "the owner stands still in the middle");
         two.near.slots.data(0, 0).fill(0, 64, 99).unwrap();
         owner.answer(&taken, [0, 64]);
@@ -58,14 +58,14 @@ fn a_stopped_owner_keeps_its_own_slots_and_no_others() {
     let mut two = Two::new();
     let near = two.near.register(vec![7; 64], "near", Rights::NONE);
     let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
-    for token in 0..SLOTS as u64 {
-        assert_eq!(two.post(token, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
+    for completion_id in 0..SLOTS as u64 {
+        assert_eq!(two.post(completion_id, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
     }
     let taken: Vec<_> = (0..3).map(|slot| answerer(&two, slot).take(&mut [0; QUESTION_WORDS]).unwrap()).collect();
-    let answers: Vec<_> = (0..SLOTS as u64).map(|token| two.near.lane.cancel_op(token)).collect();
-    assert_eq!(answers.iter().filter(|&&answer| answer == CancelledOp::RemoteOpen).count(), taken.len());
-    for token in 0..(SLOTS - taken.len()) as u64 {
-        assert_eq!(two.post(100 + token, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
+    let answers: Vec<_> = (0..SLOTS as u64).map(|completion_id| two.near.lane.cancel_op(completion_id)).collect();
+    assert_eq!(answers.iter().filter(|&&answer| answer == CancelledOp::RemotePending).count(), taken.len());
+    for completion_id in 0..(SLOTS - taken.len()) as u64 {
+        assert_eq!(two.post(100 + completion_id, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
     }
     assert_eq!(two.post(200, Direction::Write, &near, &far, &ONE), Err(PostError::Full));
     for (slot, taken) in taken.iter().enumerate() {
@@ -87,7 +87,7 @@ fn memory_taken_back_at_the_owner_after_the_post_is_not_touched() {
     withdraw(&two.far, &far, 63, 1);
     two.serve().unwrap();
     let mut reports = two.collect().unwrap();
-    reports.sort_by_key(|(token, _)| *token);
+    reports.sort_by_key(|(completion_id, _)| *completion_id);
     assert_eq!(reports, [(1, Err(Cause::RevokedByPeer)), (2, Err(Cause::RevokedByPeer)), (3, Ok(64))]);
     assert_eq!((contents(far.window()), contents(near.window())), (vec![1; 64], vec![7; 64]));
     assert_eq!(contents(other.window()), vec![7; 64], "what it does not concern goes on");
@@ -143,9 +143,9 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
             spans: &ONE,
             hint: Hint::Cached,
             expected,
-            token: 3,
+            completion_id: 3,
             transfer: 0,
-            whole: 0,
+            transfer_bytes: 0,
         };
         assert_eq!(two.near.lane.post(&batch), Ok(Posted::Accepted(1)));
         if withdrawn {
@@ -190,7 +190,7 @@ fn a_read_does_not_land_in_memory_that_was_taken_back_here_meanwhile() {
     two.serve().unwrap();
     withdraw(&two.near, &near, 10, 1);
     let mut reports = two.collect().unwrap();
-    reports.sort_by_key(|(token, _)| *token);
+    reports.sort_by_key(|(completion_id, _)| *completion_id);
     assert_eq!(reports, [(1, Err(Cause::RevokedHere)), (2, Ok(64))]);
     assert_eq!((contents(near.window()), contents(spared.window())), (vec![7; 64], vec![1; 64]));
     // A post that was checked before is sent back to look again.
@@ -204,9 +204,9 @@ fn a_read_does_not_land_in_memory_that_was_taken_back_here_meanwhile() {
         spans: &ONE,
         hint: Hint::Cached,
         expected: Revisions::default(),
-        token: 3,
+        completion_id: 3,
         transfer: 0,
-        whole: 0,
+        transfer_bytes: 0,
     };
     assert_eq!(two.near.lane.post(&stale), Err(PostError::Withdrawn(now)));
 }
