@@ -48,7 +48,7 @@ pub use copy::{CopyError, Hint};
 pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
 pub use foreign::{ForeignError, ForeignProcess, ProbeWords, ProcessVmMemory, WhyNot};
 pub use host::HostMemory;
-pub use life::{LifeError, LifeLock};
+pub use life::{LivenessError, LivenessLock};
 pub use mapping::Access;
 pub use pages::{PageKind, PagesReport};
 pub use pool::{Pool, map_foreign_pool};

@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock_ring::life::{LIFE_BYTES, LOCK_BYTES, LOCK_OFFSET};
-use penstock_ring::{LifePublisher, ThreadBound};
+use penstock_ring::{LivenessPublisher, ThreadBound};
 
 use crate::fork::Maker;
 use crate::segment::Segment;
@@ -27,7 +27,7 @@ const THREAD_MASK: u32 = 0x3fff_ffff;
 
 /// Why no lock can stand for an engine's life here. Peers then learn of its death by its socket alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LifeError {
+pub enum LivenessError {
     /// The segment has no room for it, or may not be written.
     NoRoom,
     /// The C library has no robust mutex between processes.
@@ -36,7 +36,7 @@ pub enum LifeError {
     NotListed,
 }
 
-impl fmt::Display for LifeError {
+impl fmt::Display for LivenessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoRoom => "the segment has no room for the lock",
@@ -46,44 +46,44 @@ impl fmt::Display for LifeError {
     }
 }
 
-impl Error for LifeError {}
+impl Error for LivenessError {}
 
 /// The held lock. Dropping it in its own thread lets go; dropping it in another thread, which cannot let
 /// go, keeps the segment mapped for good, since the thread's list leads into it.
 #[derive(Debug)]
-pub struct LifeLock {
+pub struct LivenessLock {
     /// Keeps the lock mapped.
     window: ManuallyDrop<Window>,
     lock: NonNull<libc::pthread_mutex_t>,
-    publisher: LifePublisher,
+    publisher: LivenessPublisher,
     holder: ThreadBound<()>,
     maker: Maker,
 }
 
 // SAFETY: the pointer is used by the holding thread only, which `holder` checks; everything else may
 // move between threads by itself.
-unsafe impl Send for LifeLock {}
+unsafe impl Send for LivenessLock {}
 
-impl LifeLock {
+impl LivenessLock {
     /// Takes the lock at `offset` bytes of a fresh segment for the calling thread, and says so there.
-    pub fn take(segment: &Segment, offset: usize) -> Result<Self, LifeError> {
-        let window = segment.window().slice(offset as u64, LIFE_BYTES as u64).ok_or(LifeError::NoRoom)?;
+    pub fn take(segment: &Segment, offset: usize) -> Result<Self, LivenessError> {
+        let window = segment.window().slice(offset as u64, LIFE_BYTES as u64).ok_or(LivenessError::NoRoom)?;
         if !window.is_writable() {
-            return Err(LifeError::NoRoom);
+            return Err(LivenessError::NoRoom);
         }
-        let publisher = LifePublisher::mapped(&segment.range(), offset).map_err(|_| LifeError::NoRoom)?;
+        let publisher = LivenessPublisher::mapped(&segment.range(), offset).map_err(|_| LivenessError::NoRoom)?;
         // SAFETY: LOCK_OFFSET lies inside the window, which is LIFE_BYTES long.
         let lock = unsafe { window.as_ptr().add(LOCK_OFFSET) }.cast::<libc::pthread_mutex_t>();
-        let lock = NonNull::new(lock).filter(|lock| lock.is_aligned()).ok_or(LifeError::NoRoom)?;
+        let lock = NonNull::new(lock).filter(|lock| lock.is_aligned()).ok_or(LivenessError::NoRoom)?;
         // SAFETY: the window has LOCK_BYTES there, enough for a mutex and writable, aligned as checked; the
         // segment is fresh, so nobody uses it as a mutex yet.
         if !unsafe { initialise_and_lock(lock) } {
-            return Err(LifeError::NotRobust);
+            return Err(LivenessError::NotRobust);
         }
         let window = ManuallyDrop::new(window);
         // From here on the drop below lets go.
         let held = Self { window, lock, publisher, holder: ThreadBound::new(()), maker: Maker::this_process() };
-        let word = held.marked_word().ok_or(LifeError::NotListed)?;
+        let word = held.marked_word().ok_or(LivenessError::NotListed)?;
         held.publisher.holds(word);
         Ok(held)
     }
@@ -103,7 +103,7 @@ impl LifeLock {
     }
 }
 
-impl Drop for LifeLock {
+impl Drop for LivenessLock {
     fn drop(&mut self) {
         // A forked child holds a copy of this value and nothing of the lock, which is its parent's.
         if self.maker.is_ancestor() || !self.holder.is_mine() {
@@ -174,13 +174,13 @@ fn thread_id() -> u32 {
 mod tests {
     use std::thread;
 
-    use penstock_ring::{Life, LifeView};
+    use penstock_ring::{Liveness, LivenessView};
 
     use super::*;
 
-    fn segment() -> (Segment, LifeView) {
+    fn segment() -> (Segment, LivenessView) {
         let segment = Segment::create_owner_writes_only("life", 4096).unwrap();
-        let view = LifeView::mapped(&segment.range().without_writing(), 128).unwrap();
+        let view = LivenessView::mapped(&segment.range().without_writing(), 128).unwrap();
         (segment, view)
     }
 
@@ -189,36 +189,36 @@ mod tests {
         let (segment, view) = segment();
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let lock = LifeLock::take(&segment, 128).unwrap();
-                assert_eq!(view.look(), Life::Lives);
+                let lock = LivenessLock::take(&segment, 128).unwrap();
+                assert_eq!(view.look(), Liveness::Lives);
                 std::mem::forget(lock);
             });
             // Not before its end: a scope alone waits for what its threads do, not for the threads.
             thread.join().unwrap();
         });
-        assert_eq!(view.look(), Life::Died);
+        assert_eq!(view.look(), Liveness::Died);
     }
 
     #[test]
     fn letting_go_is_no_death() {
         let (segment, view) = segment();
         thread::scope(|scope| {
-            scope.spawn(|| drop(LifeLock::take(&segment, 128).unwrap())).join().unwrap();
+            scope.spawn(|| drop(LivenessLock::take(&segment, 128).unwrap())).join().unwrap();
         });
-        assert_eq!(view.look(), Life::Unknown);
+        assert_eq!(view.look(), Liveness::Unknown);
     }
 
     #[test]
     fn several_locks_of_one_thread_are_let_go_in_any_order() {
         let lives: Vec<_> = (0..3).map(|_| segment()).collect();
-        let mut locks: Vec<_> = lives.iter().map(|(segment, _)| LifeLock::take(segment, 128).unwrap()).collect();
+        let mut locks: Vec<_> = lives.iter().map(|(segment, _)| LivenessLock::take(segment, 128).unwrap()).collect();
         for place in [1, 0, 0] {
             drop(locks.remove(place));
         }
-        assert!(lives.iter().all(|(_, view)| view.look() == Life::Unknown));
+        assert!(lives.iter().all(|(_, view)| view.look() == Liveness::Unknown));
         let (segment, view) = &lives[0];
-        assert!(LifeLock::take(segment, 4096 - 64).is_err(), "beyond the end");
-        assert_eq!(view.look(), Life::Unknown);
+        assert!(LivenessLock::take(segment, 4096 - 64).is_err(), "beyond the end");
+        assert_eq!(view.look(), Liveness::Unknown);
     }
 
     #[test]
@@ -229,21 +229,21 @@ mod tests {
         thread::scope(|scope| {
             let (segment, view) = (&segment, &view);
             let holder = scope.spawn(move || {
-                send.send(LifeLock::take(segment, 128).unwrap()).unwrap();
+                send.send(LivenessLock::take(segment, 128).unwrap()).unwrap();
                 let _ = ended.recv();
             });
             drop(receive.recv().unwrap());
-            assert_eq!(view.look(), Life::Lives, "its holder still lives");
+            assert_eq!(view.look(), Liveness::Lives, "its holder still lives");
             drop(end);
             holder.join().unwrap();
         });
-        assert_eq!(view.look(), Life::Died);
+        assert_eq!(view.look(), Liveness::Died);
     }
 
     #[test]
     fn a_forked_child_neither_lets_go_nor_leaves_a_mark() {
         let (segment, view) = segment();
-        let lock = LifeLock::take(&segment, 128).unwrap();
+        let lock = LivenessLock::take(&segment, 128).unwrap();
         // SAFETY: the child drops its copy, which only loads, and leaves by _exit; the parent waits for it.
         let status = unsafe {
             let child = libc::fork();
@@ -255,8 +255,8 @@ mod tests {
             libc::waitpid(child, &raw mut status, 0);
             status
         };
-        assert_eq!((status, view.look()), (0, Life::Lives));
+        assert_eq!((status, view.look()), (0, Liveness::Lives));
         drop(lock);
-        assert_eq!(view.look(), Life::Unknown);
+        assert_eq!(view.look(), Liveness::Unknown);
     }
 }

@@ -61,22 +61,22 @@ pub enum BounceStage {
 
 /// The end that asks. One for each slot.
 #[derive(Debug)]
-pub struct Asker {
+pub struct Requester {
     words: SharedRef<[AtomicU64]>,
     sequence: u64,
 }
 
 /// The end that answers. One for each slot.
 #[derive(Debug)]
-pub struct Answerer {
+pub struct Responder {
     words: SharedRef<[AtomicU64]>,
 }
 
 /// A slot inside this process, for questions of so many words.
-pub fn pair(question_words: usize) -> (Asker, Answerer) {
+pub fn pair(question_words: usize) -> (Requester, Responder) {
     let words = slot_bytes(question_words) / size_of::<u64>();
     let words = SharedRef::heap_slice((0..words).map(|_| AtomicU64::new(0)));
-    (Asker { words: words.clone(), sequence: 0 }, Answerer { words })
+    (Requester { words: words.clone(), sequence: 0 }, Responder { words })
 }
 
 #[cfg(not(loom))]
@@ -84,7 +84,7 @@ fn mapped(place: &SharedRange, offset: usize, question_words: usize) -> Result<S
     place.cells(offset, slot_bytes(question_words) / size_of::<u64>())
 }
 
-impl Asker {
+impl Requester {
     /// The asking end of the slot at `offset` bytes of a place, all zeroes at first.
     #[cfg(not(loom))]
     pub fn mapped(place: &SharedRange, offset: usize, question_words: usize) -> Result<Self, RingError> {
@@ -122,7 +122,7 @@ impl Asker {
     }
 
     /// Takes the question back. `true`: nobody had begun, nobody will, and the slot is free.
-    pub fn withdraw(&mut self) -> bool {
+    pub fn try_cancel(&mut self) -> bool {
         let word = &self.words[STATE_AT];
         // SYNC bounce-withdraw: against `Answerer::take`'s exchange; one of the two fails.
         word.compare_exchange(self.word(POSTED), self.word(FREE), Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -142,7 +142,7 @@ pub struct Taken {
     word: u64,
 }
 
-impl Answerer {
+impl Responder {
     /// The answering end of the slot at `offset` bytes of a place.
     #[cfg(not(loom))]
     pub fn mapped(place: &SharedRange, offset: usize, question_words: usize) -> Result<Self, RingError> {
@@ -192,7 +192,7 @@ mod tests {
             assert_eq!(question, [round, 2, 3]);
             assert!(answerer.take(&mut question).is_none(), "taken once");
             assert_eq!(asker.look(), Ok(BounceStage::Taken));
-            assert!(!asker.withdraw(), "what has begun is not taken back");
+            assert!(!asker.try_cancel(), "what has begun is not taken back");
             answerer.answer(&taken, [round, 9]);
             assert_eq!(asker.look(), Ok(BounceStage::Done([round, 9])));
             asker.free();
@@ -204,7 +204,7 @@ mod tests {
     fn a_withdrawn_question_is_never_taken() {
         let (mut asker, answerer) = pair(1);
         asker.ask(&[1]);
-        assert!(asker.withdraw());
+        assert!(asker.try_cancel());
         assert!(answerer.take(&mut [0]).is_none());
         asker.ask(&[2]);
         let mut question = [0];
@@ -215,19 +215,19 @@ mod tests {
     #[test]
     fn any_other_word_is_nonsense_and_harms_nobody() {
         let place = SharedRange::heap(slot_bytes(2));
-        let mut asker = Asker::mapped(&place, 0, 2).unwrap();
-        let answerer = Answerer::mapped(&place, 0, 2).unwrap();
+        let mut asker = Requester::mapped(&place, 0, 2).unwrap();
+        let answerer = Responder::mapped(&place, 0, 2).unwrap();
         let word = place.atomic_u64(0).unwrap();
         asker.ask(&[1, 2]);
         for nonsense in [0, 1, 3, u64::MAX, 5 << 2 | DONE] {
             word.store(nonsense, Ordering::Relaxed);
             assert_eq!(asker.look(), Err(Nonsense), "{nonsense:#x}");
-            assert!(!asker.withdraw());
+            assert!(!asker.try_cancel());
             let mut question = [0; 2];
             if let Some(taken) = answerer.take(&mut question) {
                 answerer.answer(&taken, [0, 0]);
             }
         }
-        assert!(Asker::mapped(&place, 0, 9).is_err(), "a question longer than the place");
+        assert!(Requester::mapped(&place, 0, 9).is_err(), "a question longer than the place");
     }
 }

@@ -56,7 +56,7 @@ pub use gate::{
     GateReader, GateWriter, Hazard, HazardView, LogOverrun, LowWater, LowWaterView, Observation, Withdrawal,
 };
 #[cfg(not(loom))]
-pub use life::{Life, LifePublisher, LifeView};
+pub use life::{Liveness, LivenessPublisher, LivenessView};
 pub use published::{Published, Publisher};
 pub use ready::ReadyBits;
 pub use shared::SharedRef;

@@ -31,7 +31,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 
 /// What a look at a life tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum Liveness {
     /// The lock is held.
     Lives,
     /// Its holder ended without letting go. It says nothing about other threads of that process: they may
@@ -43,11 +43,11 @@ pub enum Life {
 
 /// The owner's end of the first line: where the word is.
 #[derive(Debug)]
-pub struct LifePublisher {
+pub struct LivenessPublisher {
     at: Publisher,
 }
 
-impl LifePublisher {
+impl LivenessPublisher {
     /// The life at `offset` bytes of a place that this process writes.
     pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { at: Publisher::mapped(place, offset)? })
@@ -65,12 +65,12 @@ impl LifePublisher {
 }
 
 #[derive(Clone, Debug)]
-pub struct LifeView {
+pub struct LivenessView {
     at: Published,
     words: SharedRef<[AtomicU32]>,
 }
 
-impl LifeView {
+impl LivenessView {
     /// The life at `offset` bytes of a place that its owner writes.
     pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self {
@@ -79,15 +79,15 @@ impl LifeView {
         })
     }
 
-    pub fn look(&self) -> Life {
-        let Ok(at) = usize::try_from(self.at.read()) else { return Life::Unknown };
+    pub fn look(&self) -> Liveness {
+        let Ok(at) = usize::try_from(self.at.read()) else { return Liveness::Unknown };
         if at < LOCK_OFFSET || !at.is_multiple_of(size_of::<AtomicU32>()) {
-            return Life::Unknown;
+            return Liveness::Unknown;
         }
         match self.words.get(at / size_of::<AtomicU32>()) {
-            Some(word) if word.load(Ordering::Relaxed) & OWNER_DIED != 0 => Life::Died,
-            Some(_) => Life::Lives,
-            None => Life::Unknown,
+            Some(word) if word.load(Ordering::Relaxed) & OWNER_DIED != 0 => Liveness::Died,
+            Some(_) => Liveness::Lives,
+            None => Liveness::Unknown,
         }
     }
 }
@@ -99,18 +99,18 @@ mod tests {
     #[test]
     fn a_marked_word_means_death_and_nonsense_means_nothing() {
         let place = SharedRange::heap(LIFE_BYTES);
-        let view = LifeView::mapped(&place.without_writing(), 0).unwrap();
-        assert_eq!(view.look(), Life::Unknown);
-        let owner = LifePublisher::mapped(&place, 0).unwrap();
+        let view = LivenessView::mapped(&place.without_writing(), 0).unwrap();
+        assert_eq!(view.look(), Liveness::Unknown);
+        let owner = LivenessPublisher::mapped(&place, 0).unwrap();
         owner.holds(8);
-        assert_eq!(view.look(), Life::Lives);
+        assert_eq!(view.look(), Liveness::Lives);
         place.atomic_u32(LOCK_OFFSET + 8).unwrap().store(OWNER_DIED, Ordering::Relaxed);
-        assert_eq!(view.look(), Life::Died);
+        assert_eq!(view.look(), Liveness::Died);
         owner.lets_go();
-        assert_eq!(view.look(), Life::Unknown);
+        assert_eq!(view.look(), Liveness::Unknown);
         for nonsense in [1, LOCK_OFFSET as u64 - 4, LOCK_OFFSET as u64 + 2, LIFE_BYTES as u64, u64::MAX] {
             place.atomic_u64(0).unwrap().store(nonsense, Ordering::Relaxed);
-            assert_eq!(view.look(), Life::Unknown, "{nonsense}");
+            assert_eq!(view.look(), Liveness::Unknown, "{nonsense}");
         }
     }
 }

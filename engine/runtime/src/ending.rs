@@ -62,6 +62,6 @@ impl<E: Env> Shared<E> {
     }
 
     fn tell_transports(&self, region: RegionId, generation: Generation) {
-        self.transports.iter().for_each(|transport| transport.forget(region, generation));
+        self.transports.iter().for_each(|transport| transport.release_registrations(region, generation));
     }
 }

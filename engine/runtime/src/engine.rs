@@ -26,7 +26,7 @@ use crate::peer::{Peer, covers};
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantined;
 use crate::region::{LocalRegion, Pool};
-use crate::shared::{ControlCall, Pending, Shared, SharedParts, WorkerPort};
+use crate::shared::{ControlCall, Pending, Shared, SharedParts, WorkerShared};
 use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
 use crate::transfer::{Completed, Transfer};
@@ -365,7 +365,7 @@ impl<E: Env> Engine<E> {
         }
         let shared = &self.engine.shared;
         shared.inbox.take(taken, most, |starved| {
-            for port in &shared.ports {
+            for port in &shared.workers {
                 port.call(crate::shared::WorkerCall::PollLane { peer_index: starved.peer_index });
             }
         })
@@ -447,7 +447,7 @@ impl<E: Env> Engine<E> {
     /// What the workers have done so far.
     pub fn statistics(&self) -> Statistics {
         let mut sum = Statistics::default();
-        self.engine.shared.ports.iter().for_each(|port| port.statistics.add_to(&mut sum));
+        self.engine.shared.workers.iter().for_each(|port| port.statistics.add_to(&mut sum));
         sum
     }
 
@@ -590,9 +590,9 @@ fn port(
     config: &Config,
     segments: &Arc<EngineSegments>,
     worker: usize,
-) -> (WorkerPort, mpsc::Receiver<crate::worker::Command>) {
+) -> (WorkerShared, mpsc::Receiver<crate::worker::Command>) {
     let (commands, queue) = mpsc::channel(config.transfers.queue);
-    let port = WorkerPort {
+    let port = WorkerShared {
         commands,
         calls: crossbeam_queue::SegQueue::new(),
         bell: segments.ringer(1 + worker),

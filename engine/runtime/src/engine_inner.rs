@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use penstock_core::{Cause, Env, Timestamp};
-use penstock_memory::LifeLock;
+use penstock_memory::LivenessLock;
 use penstock_ring::{ThreadBound, ThreadBoundError};
 
 use crate::control::Control;
@@ -36,7 +36,7 @@ pub(crate) struct Inline<E: Env> {
     pub(crate) control: Control<E>,
     since_control: u32,
     /// Held by the thread that this engine belongs to, as long as the engine runs.
-    life: Option<LifeLock>,
+    life: Option<LivenessLock>,
 }
 
 impl<E: Env> Inline<E> {
@@ -177,7 +177,7 @@ impl<E: Env> EngineInner<E> {
         if let Some(control) = threads.next() {
             join(control);
         }
-        for port in &self.shared.ports {
+        for port in &self.shared.workers {
             port.call(WorkerCall::Stop);
         }
         threads.for_each(join);

@@ -89,7 +89,7 @@ impl TransferManagerShell {
 
     /// Whether a note of this number is a landing for this engine.
     #[inline]
-    pub(crate) fn is_landing(&self, id: NoteId) -> bool {
+    pub(crate) fn is_internal(&self, id: NoteId) -> bool {
         has_tag(id, self.tag)
     }
 

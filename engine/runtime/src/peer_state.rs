@@ -11,7 +11,7 @@ use penstock_core::address::AddressIndex;
 use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
 use penstock_memory::ProcessWatch;
-use penstock_ring::{Life, Withdrawal};
+use penstock_ring::{Liveness, Withdrawal};
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{WHOLE_REGION, is_renewal};
@@ -164,7 +164,7 @@ impl PeerState {
             rails: parts.rails,
             registrar: parts.registrar,
             process: parts.process,
-            departures: parts.peer_view.sessions_left(parts.index_at_peer),
+            departures: parts.peer_view.ended_sessions(parts.index_at_peer),
             we_called: parts.we_called,
             refused: OnceLock::new(),
             tag: OnceLock::new(),
@@ -257,7 +257,7 @@ impl PeerState {
     pub(crate) fn is_gone(&self) -> bool {
         match &self.peer_view {
             PeerView::Shared(_) => {
-                self.peer_view.sessions_left(self.index_at_peer) != self.departures || self.process.is_dead()
+                self.peer_view.ended_sessions(self.index_at_peer) != self.departures || self.process.is_dead()
             }
             // Who cannot write by itself is gone with the lanes that read its words.
             PeerView::Reported(_) => true,
@@ -271,7 +271,7 @@ impl PeerState {
         // Nobody says when a process that cannot be seen is dead. Of one whose thread has died, or that nobody can tell of, all that is known
         // is who is in a copy, and for that there are witnesses of their own.
         let is_out_of_sight =
-            || matches!(*self.process, ProcessWatch::Unseen(_)) && self.peer_view.liveness() != Life::Lives;
+            || matches!(*self.process, ProcessWatch::Unseen(_)) && self.peer_view.liveness() != Liveness::Lives;
         // SYNC left: pairs with was_left()
         self.left.load(Ordering::Acquire) && (self.is_gone() || is_out_of_sight())
     }
@@ -310,13 +310,13 @@ impl PeerState {
 
     /// Whether it can die while this process lives, and be seen to.
     pub(crate) fn can_die_alone(&self) -> bool {
-        !self.process.is_ourselves() && self.peer_view.liveness() != Life::Unknown
+        !self.process.is_ourselves() && self.peer_view.liveness() != Liveness::Unknown
     }
 
     /// Whether the kernel says that the thread that stood for it has died. Its session is over then; its
     /// memory is not proven quiet.
     pub(crate) fn is_marked_dead(&self) -> bool {
-        self.peer_view.liveness() == Life::Died
+        self.peer_view.liveness() == Liveness::Died
     }
 
     /// Takes new regions, each with its descriptors. Answers whether they are not too many.
@@ -485,7 +485,7 @@ impl PeerState {
             _ => return Err(gone()),
         }
         let is_untouched = || self.peer_view.is_untouched_since(entry.news.id, book.revision);
-        if self.peer_view.deregistered() <= book.revision || is_untouched() {
+        if self.peer_view.last_region_end() <= book.revision || is_untouched() {
             return Ok(());
         }
         // Something of it was withdrawn that the announcements do not reflect yet: is it all of it?
@@ -516,7 +516,7 @@ impl PeerState {
             base: entry.news.base,
             bytes: entry.news.bytes,
             rights: entry.rights(),
-            path: &entry.news.path,
+            access_blob: &entry.news.path,
         }
     }
 

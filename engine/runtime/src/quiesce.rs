@@ -487,7 +487,7 @@ impl<E: Env> EngineInner<E> {
             let peer = witness.who();
             tracing::warn!(region = subject.label, peer, "stopped in the middle of a copy: memory is quarantined");
         }
-        self.shared.ports[0].statistics.quarantines.add_shared(1);
+        self.shared.workers[0].statistics.quarantines.add_shared(1);
         let now = self.shared.env.now();
         let held = self.shared.quarantine.insert(subject, kept, witnesses, now);
         // It looks whether the proof has come, also if nobody else does.
@@ -608,7 +608,7 @@ impl<E: Env> Shared<E> {
         let subject = Subject { label: why, region: None, extents: &[], keep: &Vec::new };
         let witness = |peer| QuiesceCondition::Word { peer, word: Arc::clone(word) };
         let witnesses: Vec<QuiesceCondition> = peers.into_iter().map(witness).collect();
-        self.ports[0].statistics.quarantines.add_shared(1);
+        self.workers[0].statistics.quarantines.add_shared(1);
         let blocks = if planted::is(Bug::QuarantineReleasedByHope) { Vec::new() } else { blocks };
         self.quarantine.insert(&subject, blocks, witnesses, self.env.now());
     }

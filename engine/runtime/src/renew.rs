@@ -110,7 +110,7 @@ impl<E: Env> Pool<E> {
         shared.control.advertise();
         renewed?;
         next?;
-        shared.ports[0].statistics.renewals.add_shared(1);
+        shared.workers[0].statistics.renewals.add_shared(1);
         tracing::info!(region = self.label(), ?ranges, "quarantined memory has been renewed");
         Ok(())
     }

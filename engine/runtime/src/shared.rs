@@ -12,7 +12,7 @@ use penstock_core::env::Waker;
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, Config, EngineName, Env, Epoch, Timestamp};
 use penstock_memory::fork::Maker;
-use penstock_memory::{LifeLock, Registry};
+use penstock_memory::{LivenessLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
 use penstock_session::{EngineDescriptor, PeerBook, PeerKey, Secret};
 use penstock_transport::host::{Bell, EngineSegments};
@@ -64,9 +64,9 @@ pub(crate) struct Shared<E: Env> {
     /// What this engine shares with others between hosts, once it was needed.
     secret: Mutex<Option<Arc<Secret>>>,
     book: Mutex<PeerBook>,
-    pub(crate) ports: Vec<WorkerPort>,
+    pub(crate) workers: Vec<WorkerShared>,
     next_port: AtomicUsize,
-    pub(crate) control: ControlPort,
+    pub(crate) control: ControlShared,
     /// What the control layer keeps.
     pub(crate) manager: TransferManagerShell,
     /// Engines of this process that play devices, which an inline engine turns.
@@ -81,7 +81,7 @@ pub(crate) struct Shared<E: Env> {
 }
 
 /// Where one worker takes its work from.
-pub(crate) struct WorkerPort {
+pub(crate) struct WorkerShared {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) calls: SegQueue<WorkerCall>,
     pub(crate) bell: Bell,
@@ -91,9 +91,9 @@ pub(crate) struct WorkerPort {
 /// What the control loop asks of a worker; rare, so queued apart from commands.
 pub(crate) enum WorkerCall {
     /// A session stands.
-    Join { peer: Arc<PeerState>, lane: Box<dyn Lane> },
+    AddLane { peer: Arc<PeerState>, lane: Box<dyn Lane> },
     /// A session has ended: stop touching it, then open the latch.
-    Leave { peer: Arc<PeerState>, cause: Cause, left: Arc<Latch> },
+    RemoveLane { peer: Arc<PeerState>, cause: Cause, left: Arc<Latch> },
     /// A side of the session drains: open the latch once nothing of this peer's is under way here.
     DrainTransfers { peer: Arc<PeerState>, drained: Arc<Latch> },
     /// The peer says nothing more: open the latch once all that it said is in the inbox.
@@ -104,7 +104,7 @@ pub(crate) enum WorkerCall {
     Stop,
 }
 
-impl WorkerPort {
+impl WorkerShared {
     pub(crate) fn call(&self, call: WorkerCall) {
         self.calls.push(call);
         self.bell.ring();
@@ -112,7 +112,7 @@ impl WorkerPort {
 }
 
 /// Where the control loop takes its work from.
-pub(crate) struct ControlPort {
+pub(crate) struct ControlShared {
     pub(crate) calls: SegQueue<ControlCall>,
     pub(crate) waker: Arc<dyn Waker>,
     /// The control loop is awake to look at what has changed, or will be.
@@ -147,7 +147,7 @@ pub(crate) enum ControlCall {
     Stop { until: Timestamp },
 }
 
-impl ControlPort {
+impl ControlShared {
     pub(crate) fn call(&self, call: ControlCall) {
         self.calls.push(call);
         self.waker.wake();
@@ -383,7 +383,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) reports: Vec<TransportReport>,
-    pub(crate) ports: Vec<WorkerPort>,
+    pub(crate) ports: Vec<WorkerShared>,
     pub(crate) waker: Arc<dyn Waker>,
 }
 
@@ -418,11 +418,11 @@ impl<E: Env> Shared<E> {
             sessions_between_hosts: AtomicUsize::new(0),
             secret: Mutex::new(None),
             book: Mutex::default(),
-            ports,
+            workers: ports,
             next_port: AtomicUsize::new(0),
             manager,
             stand_ins: StandIns::default(),
-            control: ControlPort { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
+            control: ControlShared { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
             completions: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -430,8 +430,8 @@ impl<E: Env> Shared<E> {
     }
 
     /// The calling thread stands for this engine from now on, until what this answers is dropped.
-    pub(crate) fn live(&self) -> Option<LifeLock> {
-        let taken = self.segments.owner_state.live();
+    pub(crate) fn live(&self) -> Option<LivenessLock> {
+        let taken = self.segments.owner_state.hold_liveness_lock();
         taken.inspect_err(|error| tracing::warn!(%error, "peers hear of a death of this process late")).ok()
     }
 
@@ -488,7 +488,7 @@ impl<E: Env> Shared<E> {
 
     /// The worker for the next transfer that needs only one.
     pub(crate) fn pick_port(&self) -> usize {
-        match self.ports.len() {
+        match self.workers.len() {
             1 => 0,
             count => self.next_port.fetch_add(1, Ordering::Relaxed) % count,
         }
@@ -543,7 +543,7 @@ impl<E: Env> Shared<E> {
 
     /// One holder of a transfer lets go; the last gives the slot back.
     pub(crate) fn release_slot(&self, key: Key) {
-        if self.slots.get(key).is_some_and(Slot::release_hold) {
+        if self.slots.get(key).is_some_and(Slot::release_reference) {
             let released = self.slots.release(key);
             debug_assert!(released.is_ok(), "only the last holder releases");
         }

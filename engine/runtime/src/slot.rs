@@ -79,7 +79,7 @@ fn unpack([stage, cause, rail]: [u8; 3]) -> Option<(Stage, Failure)> {
 
 /// What a worker got when it asked for a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UnitClaim {
+pub(crate) enum ClaimResult {
     /// So many units from the first one on are in its hands now, as one.
     Units(u64, u64),
     /// There is nothing more to claim, and others finish the transfer.
@@ -155,12 +155,12 @@ impl Slot {
     }
 
     /// One holder more; the caller holds it already.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn retain(&self) {
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One holder less. Answers whether it was the last.
-    pub(crate) fn release_hold(&self) -> bool {
+    pub(crate) fn release_reference(&self) -> bool {
         // SYNC holders: the last holder sees what all others did.
         self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -181,7 +181,7 @@ impl Slot {
     }
 
     /// Takes the next of `units` units into the caller's hands, at least one and at most `most` of them.
-    pub(crate) fn claim(&self, units: u64, most: u64) -> UnitClaim {
+    pub(crate) fn claim(&self, units: u64, most: u64) -> ClaimResult {
         // SYNC claims: pairs with stop()'s fetch_or: either this claim sees the stop bit or the
         // stopper sees this claim.
         let before = self.claims.fetch_add(IN_FLIGHT + most, Ordering::AcqRel);
@@ -190,13 +190,13 @@ impl Slot {
             if next == 0 {
                 self.advance_to(Phase::Moving);
             }
-            return UnitClaim::Units(next, most.min(units - next));
+            return ClaimResult::Units(next, most.min(units - next));
         }
-        if self.release(units) { UnitClaim::Finish } else { UnitClaim::Nothing }
+        if self.release(units) { ClaimResult::Finish } else { ClaimResult::Nothing }
     }
 
     /// The claimed units have moved so many bytes. Answers whether the caller finishes the transfer.
-    pub(crate) fn moved(&self, bytes: u64, units: u64) -> bool {
+    pub(crate) fn release_claim(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
         self.release(units)
     }
@@ -212,7 +212,7 @@ impl Slot {
     }
 
     /// A batch is given up that the peer may still be at: its claim becomes a remote one.
-    pub(crate) fn leave_to_peer(&self) {
+    pub(crate) fn mark_remote_pending(&self) {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the word.
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
@@ -225,7 +225,7 @@ impl Slot {
 
     /// The peer is not at a given-up batch any more, and has moved so many bytes. Answers whether the
     /// caller finishes the transfer.
-    pub(crate) fn moved_remotely(&self, bytes: u64, units: u64) -> bool {
+    pub(crate) fn release_remote_claim(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
         self.end_remote_pending();
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
@@ -233,7 +233,7 @@ impl Slot {
 
     /// The transfer does not wait for a given-up batch any longer, whatever the peer does. Answers
     /// whether the caller finishes it.
-    pub(crate) fn leave_remote(&self, units: u64) -> bool {
+    pub(crate) fn detach_remote(&self, units: u64) -> bool {
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
@@ -389,12 +389,12 @@ mod tests {
     fn units_are_claimed_once_and_finished_once() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(2, 1), UnitClaim::Units(0, 1));
-        assert_eq!(slot.claim(2, 1), UnitClaim::Units(1, 1));
-        assert_eq!(slot.claim(2, 1), UnitClaim::Nothing, "two units are still in hands");
-        assert!(!slot.moved(10, 2));
-        assert!(slot.moved(20, 2), "the last hand finishes");
-        assert_eq!(slot.claim(2, 1), UnitClaim::Nothing, "nobody finishes twice");
+        assert_eq!(slot.claim(2, 1), ClaimResult::Units(0, 1));
+        assert_eq!(slot.claim(2, 1), ClaimResult::Units(1, 1));
+        assert_eq!(slot.claim(2, 1), ClaimResult::Nothing, "two units are still in hands");
+        assert!(!slot.release_claim(10, 2));
+        assert!(slot.release_claim(20, 2), "the last hand finishes");
+        assert_eq!(slot.claim(2, 1), ClaimResult::Nothing, "nobody finishes twice");
         assert_eq!(slot.bytes(), 30);
     }
 
@@ -402,13 +402,13 @@ mod tests {
     fn several_units_are_one_hand_and_never_more_than_there_are() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(10, 8), UnitClaim::Units(0, 8));
+        assert_eq!(slot.claim(10, 8), ClaimResult::Units(0, 8));
         assert_eq!(slot.unclaimed(10), 2);
-        assert_eq!(slot.claim(10, 8), UnitClaim::Units(8, 2));
+        assert_eq!(slot.claim(10, 8), ClaimResult::Units(8, 2));
         assert_eq!(slot.unclaimed(10), 0);
-        assert!(!slot.moved(8, 10));
-        assert!(slot.moved(2, 10), "the last hand finishes");
-        assert_eq!(slot.claim(10, 8), UnitClaim::Nothing);
+        assert!(!slot.release_claim(8, 10));
+        assert!(slot.release_claim(2, 10), "the last hand finishes");
+        assert_eq!(slot.claim(10, 8), ClaimResult::Nothing);
     }
 
     #[test]
@@ -418,14 +418,14 @@ mod tests {
         assert!(slot.stop(Stage::Queue, Cause::Cancelled));
         assert!(!slot.stop(Stage::Queue, Cause::DeadlineExceeded), "finished once");
         assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled.into())), "the first reason stays");
-        assert_eq!(slot.claim(5, 3), UnitClaim::Nothing);
+        assert_eq!(slot.claim(5, 3), ClaimResult::Nothing);
     }
 
     #[test]
     fn the_rail_of_the_first_reason_is_kept() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(5, 1), UnitClaim::Units(0, 1));
+        assert_eq!(slot.claim(5, 1), ClaimResult::Units(0, 1));
         slot.stop(Stage::Move, Failure::on(3, Cause::PeerLost));
         slot.stop(Stage::Move, Failure::on(1, Cause::NoPath));
         assert_eq!(slot.stop_reason(), Some((Stage::Move, Failure::on(3, Cause::PeerLost))));
@@ -435,10 +435,10 @@ mod tests {
     fn stopping_waits_for_the_unit_in_hands() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(5, 1), UnitClaim::Units(0, 1));
+        assert_eq!(slot.claim(5, 1), ClaimResult::Units(0, 1));
         assert!(!slot.stop(Stage::Move, Cause::Cancelled));
         assert!(slot.is_busy_here());
-        assert!(slot.moved(7, 5), "the hand that was left finishes");
+        assert!(slot.release_claim(7, 5), "the hand that was left finishes");
         assert!(!slot.is_busy_here());
     }
 
@@ -446,16 +446,16 @@ mod tests {
     fn a_batch_under_way_holds_the_end_up() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(1, 1), UnitClaim::Units(0, 1));
+        assert_eq!(slot.claim(1, 1), ClaimResult::Units(0, 1));
         slot.add_in_flight();
         slot.add_in_flight();
-        assert!(!slot.moved(0, 1), "two batches are under way");
+        assert!(!slot.release_claim(0, 1), "two batches are under way");
         assert!(!slot.stop(Stage::Move, Cause::Cancelled), "they are in hands");
-        slot.leave_to_peer();
+        slot.mark_remote_pending();
         assert!(slot.is_busy_here(), "the other one is not given up");
-        assert!(!slot.moved(64, 1));
+        assert!(!slot.release_claim(64, 1));
         assert!(!slot.is_busy_here() && slot.is_remote_pending(), "only the peer may be at it");
-        assert!(slot.moved_remotely(8, 1), "the last batch finishes");
+        assert!(slot.release_remote_claim(8, 1), "the last batch finishes");
         assert_eq!((slot.is_remote_pending(), slot.bytes()), (false, 72));
     }
 
@@ -463,14 +463,14 @@ mod tests {
     fn a_transfer_may_end_while_the_peer_is_at_it_and_says_so() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(1, 1), UnitClaim::Units(0, 1));
+        assert_eq!(slot.claim(1, 1), ClaimResult::Units(0, 1));
         slot.add_in_flight();
-        assert!(!slot.moved(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
-        slot.leave_to_peer();
+        assert!(!slot.release_claim(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
+        slot.mark_remote_pending();
         assert!(!slot.is_forced());
         slot.force();
         assert!(slot.is_forced());
-        assert!(slot.leave_remote(1), "nobody has anything in hand any more");
+        assert!(slot.detach_remote(1), "nobody has anything in hand any more");
         assert!(slot.is_remote_pending() && !slot.is_busy_here());
         slot.end_remote_pending();
         assert!(!slot.is_remote_pending());
@@ -481,15 +481,19 @@ mod tests {
         let slot = Slot::new();
         slot.begin(3, None, false);
         assert!(slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "nobody else finishes it");
-        assert_eq!(slot.claim(4, 1), UnitClaim::Nothing);
+        assert_eq!(slot.claim(4, 1), ClaimResult::Nothing);
         assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::PeerDraining.into())));
         assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "once");
         slot.begin(3, None, false);
-        assert_eq!(slot.claim(4, 3), UnitClaim::Units(0, 3));
+        assert_eq!(slot.claim(4, 3), ClaimResult::Units(0, 3));
         assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining));
-        assert_eq!((slot.stop_reason(), slot.moved(300, 4)), (None, false));
-        assert_eq!(slot.claim(4, 3), UnitClaim::Units(3, 1), "who has begun it carries on, also with nothing in hand");
-        assert!(slot.moved(100, 4));
+        assert_eq!((slot.stop_reason(), slot.release_claim(300, 4)), (None, false));
+        assert_eq!(
+            slot.claim(4, 3),
+            ClaimResult::Units(3, 1),
+            "who has begun it carries on, also with nothing in hand"
+        );
+        assert!(slot.release_claim(100, 4));
         slot.begin(3, None, false);
         assert!(slot.stop(Stage::Move, Cause::Cancelled));
         assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "it has an end already");
@@ -508,9 +512,9 @@ mod tests {
                 scope.spawn(|| {
                     loop {
                         match slot.claim(20, 7) {
-                            UnitClaim::Units(_, count) => finish(slot.moved(count, 20)),
-                            UnitClaim::Finish => break finish(true),
-                            UnitClaim::Nothing => break 0,
+                            ClaimResult::Units(_, count) => finish(slot.release_claim(count, 20)),
+                            ClaimResult::Finish => break finish(true),
+                            ClaimResult::Nothing => break 0,
                         };
                     }
                 });
@@ -542,10 +546,10 @@ mod tests {
                 scope.spawn(|| {
                     loop {
                         let finishes = match slot.claim(10_000, 7) {
-                            UnitClaim::Units(_, count) => slot.moved(count, 10_000),
-                            UnitClaim::Finish => true,
-                            UnitClaim::Nothing if slot.claims.load(Ordering::Acquire) & FINISHED != 0 => break,
-                            UnitClaim::Nothing => false,
+                            ClaimResult::Units(_, count) => slot.release_claim(count, 10_000),
+                            ClaimResult::Finish => true,
+                            ClaimResult::Nothing if slot.claims.load(Ordering::Acquire) & FINISHED != 0 => break,
+                            ClaimResult::Nothing => false,
                         };
                         if finishes {
                             finishers.fetch_add(1, Ordering::Relaxed);

@@ -56,8 +56,8 @@ impl<E: Env> Shared<E> {
         let key = self.slots.claim().ok_or(SubmitError::Full { what: "the table of transfers" })?;
         let slot = self.slots.get(key).expect("this key was claimed just now");
         let bytes = plan.map_or(0, Plan::bytes);
-        let split = self.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN && peer.caps.splits;
-        let helpers = if split { self.ports.len() } else { 1 };
+        let split = self.workers.len() > 1 && bytes >= SPLIT_BYTES_MIN && peer.caps.splits;
+        let helpers = if split { self.workers.len() } else { 1 };
         slot.begin(1 + helpers as u32, note.map(|note| note.payload), is_watched);
         let command = |step: usize| Command {
             key,
@@ -70,7 +70,7 @@ impl<E: Env> Shared<E> {
             is_helper: step > 0,
         };
         let first = self.pick_port();
-        if self.ports[first].commands.push(command(0)).is_err() {
+        if self.workers[first].commands.push(command(0)).is_err() {
             // Nobody else knows of it yet: both holders let go.
             for _ in 0..=helpers {
                 self.release_slot(key);
@@ -78,15 +78,15 @@ impl<E: Env> Shared<E> {
             return Err(SubmitError::Full { what: "the worker's queue" });
         }
         for step in 1..helpers {
-            let port = &self.ports[(first + step) % self.ports.len()];
+            let port = &self.workers[(first + step) % self.workers.len()];
             if port.commands.push(command(step)).is_err() {
                 self.release_slot(key); // One helper less; the others do its part.
             }
         }
         for step in 0..helpers {
-            self.ports[(first + step) % self.ports.len()].bell.ring();
+            self.workers[(first + step) % self.workers.len()].bell.ring();
         }
-        if self.ports[first].commands.is_closed() && slot.stop(Stage::Queue, Cause::EngineClosed) {
+        if self.workers[first].commands.is_closed() && slot.stop(Stage::Queue, Cause::EngineClosed) {
             // The engine was dropped in between: nobody will take it from the queue.
             let notified = if note.is_some() || counter.is_some() { Notified::No } else { Notified::NotAsked };
             slot.finish(TransferOutcome { failure: Some((Stage::Queue, Cause::EngineClosed.into())), notified });
@@ -105,12 +105,12 @@ impl<E: Env> Shared<E> {
                 failure: Some((Stage::Move, Cause::Cancelled.into())),
                 notified: Notified::No,
             });
-            self.ports[0].statistics.transfers_failed.add_shared(1);
+            self.workers[0].statistics.transfers_failed.add_shared(1);
             self.completed_one(key, slot.is_watched());
             return true;
         }
         // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.
-        self.ports.iter().for_each(|port| port.bell.ring());
+        self.workers.iter().for_each(|port| port.bell.ring());
         false
     }
 }

@@ -223,7 +223,7 @@ impl<E: Env> Pending<E> {
     /// It ends now, although something of it is still under way: whoever asked does not wait for that any longer.
     fn end_unseen(&self, slot: &Slot) {
         slot.force();
-        self.engine.shared.ports.iter().for_each(|port| port.bell.ring());
+        self.engine.shared.workers.iter().for_each(|port| port.bell.ring());
     }
 
     fn is_quiet_there(&self) -> bool {
@@ -237,7 +237,7 @@ impl<E: Env> Pending<E> {
 
     /// Another handle, which holds the slot as long as it lives.
     fn held(&self) -> Self {
-        self.slot().hold();
+        self.slot().retain();
         Self { engine: Arc::clone(&self.engine), peer: Arc::clone(&self.peer), key: self.key, timeout: self.timeout }
     }
 }

@@ -74,7 +74,7 @@ impl ChannelError {
     pub fn refusal(&self) -> Option<Refusal> {
         let code = match self {
             Self::WrongSecret => OpeningCode::WrongSecret,
-            Self::EarlyTooLong(_) | Self::TooShort(_) => OpeningCode::Garbled,
+            Self::EarlyTooLong(_) | Self::TooShort(_) => OpeningCode::Malformed,
             Self::Refused { .. } | Self::Tampered | Self::Exhausted => return None,
         };
         Some(Refusal::new(code, self.to_string()))

@@ -153,7 +153,7 @@ pub enum RefusalCode {
     /// The engine has as many peers as it may have.
     Full,
     /// What was said was not understood.
-    Garbled,
+    Malformed,
     /// The offered descriptors are not what they must be.
     BadOffer,
     /// The engine is shutting down.
@@ -173,7 +173,7 @@ impl RefusalCode {
             Self::NoTransport => "no transport allowed on both sides joins these two engines; see `transports.allow`",
             Self::ForeignUser => "the other engine runs as another user; run both as the same user",
             Self::Full => "the engine has as many peers as it may have; disconnect one",
-            Self::Garbled => "the engine did not understand what it was sent",
+            Self::Malformed => "the engine did not understand what it was sent",
             Self::BadOffer => "the engine refused the memory it was offered",
             Self::Closing => "the engine is shutting down",
             Self::NameTaken => "another live engine of this name has a session here; give one of them another name",

@@ -131,7 +131,7 @@ impl Greeting {
             }
             (state, frame) => {
                 let text = format!("frame kind {} does not belong here ({state:?})", frame.kind());
-                refuse(RefusalCode::Garbled, text)
+                refuse(RefusalCode::Malformed, text)
             }
         }
     }
@@ -145,17 +145,17 @@ impl Greeting {
             return refuse(RefusalCode::Version, text);
         }
         if let Err(error) = penstock_core::EngineName::new(&theirs.name) {
-            return refuse(RefusalCode::Garbled, format!("the other engine's name is unusable: {error}"));
+            return refuse(RefusalCode::Malformed, format!("the other engine's name is unusable: {error}"));
         }
         if theirs.epoch == 0 {
-            return refuse(RefusalCode::Garbled, "epoch 0 is no engine's".to_owned());
+            return refuse(RefusalCode::Malformed, "epoch 0 is no engine's".to_owned());
         }
         if theirs.workers == 0 || usize::from(theirs.workers) > penstock_core::limits::WORKERS_MAX {
-            return refuse(RefusalCode::Garbled, format!("{} workers are not possible", theirs.workers));
+            return refuse(RefusalCode::Malformed, format!("{} workers are not possible", theirs.workers));
         }
         if theirs.peer_index as usize >= penstock_core::limits::PEERS_MAX {
             return refuse(
-                RefusalCode::Garbled,
+                RefusalCode::Malformed,
                 format!("there is no place {} in a table of peers", theirs.peer_index),
             );
         }

@@ -61,14 +61,14 @@ pub struct AdvertisedRegion<'a> {
     /// What peers may do to it.
     pub rights: Rights,
     /// Opaque bytes with which the peer's side of this transport reaches the region (as a packed rkey is).
-    pub path: &'a [u8],
+    pub access_blob: &'a [u8],
 }
 
 /// How a region is offered to a peer.
 #[derive(Debug, Default)]
 pub struct Exported {
     /// The transport's own words.
-    pub path: Vec<u8>,
+    pub access_blob: Vec<u8>,
     /// The descriptor of its memory, if it has one to pass.
     pub fd: Option<Arc<OwnedFd>>,
     /// Descriptors of fresh memory that lies over parts of it. They follow the region's own.
@@ -83,7 +83,7 @@ pub enum ImportError {
     NoPath(String),
     /// What was announced is not what came.
     #[error("the announcement of the region does not make sense: {0}")]
-    Garbled(&'static str),
+    Malformed(&'static str),
     /// The memory that came cannot be mapped, or is not sealed as it must be.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -97,7 +97,7 @@ pub enum ImportError {
 pub enum JoinError {
     /// The blob does not make sense.
     #[error("the offer does not make sense: {0}")]
-    Garbled(&'static str),
+    Malformed(&'static str),
     /// A descriptor is missing, or there is one too many.
     #[error("the offer names {expected} descriptors and {found} came")]
     Fds {
@@ -190,10 +190,10 @@ pub trait Streams: Send + Sync {
 /// cannot be sent over a broken data path.
 pub trait TransportMessages: Send + Sync {
     /// The session is established: messages leave through `say` from now on. Called once.
-    fn start(&self, say: ControlSender);
+    fn start(&self, sender: ControlSender);
 
     /// A message of the peer's lanes. An error says that it violates the protocol.
-    fn on_message(&self, words: &[u8]) -> Result<(), LaneFault>;
+    fn on_message(&self, message: &[u8]) -> Result<(), LaneFault>;
 }
 
 /// Sends a message to the lanes of the peer: at most [`TRANSPORT_MESSAGE_BYTES_MAX`] bytes. After the end of the session it is dropped.
@@ -261,7 +261,7 @@ pub trait Transport: Send + Sync {
     /// Drops what this transport has registered for the region (memory registrations on NICs, say), up to generation
     /// `last`: newer generations of the id are another region. Called once per region, when it is quiesced or abandoned.
     /// A transport that registers in `export` must check that the region is live under the lock that this takes.
-    fn forget(&self, region: RegionId, last: Generation) {
+    fn release_registrations(&self, region: RegionId, last: Generation) {
         let _ = (region, last);
     }
 

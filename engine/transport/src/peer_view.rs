@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use penstock_core::limits::WITHDRAWALS_KEPT;
 use penstock_core::plan::RegionKey;
 use penstock_ring::gate::Withdrawals;
-use penstock_ring::{Life, LogOverrun, Withdrawal};
+use penstock_ring::{Liveness, LogOverrun, Withdrawal};
 
-use crate::host::{BusyWorker, PeerSegments, PlanWithdrawn, REGION_WORDS, WHOLE_REGION, check_against, is_renewal};
+use crate::host::{
+    BusyWorker, PeerSegments, REGION_WORDS, WHOLE_REGION, WithdrawalConflict, check_against, is_renewal,
+};
 use crate::lane::CounterRef;
 
 /// What this engine can see of a peer.
@@ -42,26 +44,26 @@ pub trait Fence: Send + Sync {
 #[derive(Debug, Default)]
 pub struct RemoteGateLog {
     revision: AtomicU64,
-    copied: AtomicU64,
-    log: Mutex<LogTail>,
+    replicated: AtomicU64,
+    tail: Mutex<LogTail>,
 }
 
 /// The end of a peer's log.
 #[derive(Debug, Default)]
 struct LogTail {
-    steps: VecDeque<Withdrawal>,
+    entries: VecDeque<Withdrawal>,
     /// The revision of its last deregistration of a whole region, or renewal of a part of one.
-    deregistered: u64,
+    last_region_end: u64,
     /// By region, the revision of the last withdrawal of anything of it.
     last: HashMap<u32, u64>,
     /// The revision up to which withdrawals were not told, of whichever regions.
-    unreported: u64,
+    missing_until: u64,
 }
 
 impl LogTail {
     fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         let last = self.last.get(&(region % REGION_WORDS as u32)).copied().unwrap_or_default();
-        last.max(self.unreported) <= since
+        last.max(self.missing_until) <= since
     }
 }
 
@@ -81,32 +83,32 @@ impl RemoteGateLog {
     /// here, the older entries are dropped.
     pub fn append(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         let until = since.saturating_add(list.len() as u64);
-        let mut log = self.log();
-        if self.copied.load(Ordering::Relaxed) != since {
-            log.steps.clear();
-            log.unreported = log.unreported.max(since);
+        let mut log = self.tail();
+        if self.replicated.load(Ordering::Relaxed) != since {
+            log.entries.clear();
+            log.missing_until = log.missing_until.max(since);
         }
         for (step, withdrawal) in list.enumerate() {
             let revision = since.saturating_add(step as u64 + 1);
             if withdrawal.len == WHOLE_REGION || is_renewal(&withdrawal) {
                 // Before the revision below: who finds that and then looks here, under the lock, finds this too.
-                log.deregistered = log.deregistered.max(revision);
+                log.last_region_end = log.last_region_end.max(revision);
             }
             log.last.insert(withdrawal.region % REGION_WORDS as u32, revision);
-            log.steps.push_back(withdrawal);
+            log.entries.push_back(withdrawal);
         }
-        let excess = log.steps.len().saturating_sub(WITHDRAWALS_KEPT);
-        log.steps.drain(..excess);
+        let excess = log.entries.len().saturating_sub(WITHDRAWALS_KEPT);
+        log.entries.drain(..excess);
         // Under the lock, under which it is read again.
-        self.copied.store(until, Ordering::Relaxed);
+        self.replicated.store(until, Ordering::Relaxed);
         drop(log);
         self.on_revision(until);
     }
 
     /// Up to which revision its log is known here.
     #[inline]
-    pub fn copied(&self) -> u64 {
-        self.copied.load(Ordering::Relaxed)
+    pub fn replicated(&self) -> u64 {
+        self.replicated.load(Ordering::Relaxed)
     }
 
     /// Checks that no withdrawal reported after revision `since` overlaps these extents, (offset, length), of a region of
@@ -116,31 +118,31 @@ impl RemoteGateLog {
         since: u64,
         key: RegionKey,
         extents: impl Iterator<Item = (u64, u64)> + Clone,
-    ) -> Result<(), PlanWithdrawn> {
+    ) -> Result<(), WithdrawalConflict> {
         check_against(
             self.withdrawals_since(since),
-            || self.log().is_untouched_since(key.region.0, since),
+            || self.tail().is_untouched_since(key.region.0, since),
             key,
             extents,
         )
     }
 
     fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
-        let log = self.log();
-        let until = self.copied.load(Ordering::Relaxed);
+        let log = self.tail();
+        let until = self.replicated.load(Ordering::Relaxed);
         // If nothing after `since` was reported, the list is empty, also for a caller that knows of a newer revision.
         let missing = until.saturating_sub(since);
         match usize::try_from(missing) {
-            Ok(missing) if missing <= log.steps.len() => {
-                let list = log.steps.iter().skip(log.steps.len() - missing).copied().collect();
+            Ok(missing) if missing <= log.entries.len() => {
+                let list = log.entries.iter().skip(log.entries.len() - missing).copied().collect();
                 Ok(Withdrawals { revision: until.max(since), list })
             }
             _ => Err(LogOverrun { known: since, found: until }),
         }
     }
 
-    fn log(&self) -> MutexGuard<'_, LogTail> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tail(&self) -> MutexGuard<'_, LogTail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,7 +152,7 @@ impl PeerView {
     pub fn revision(&self) -> u64 {
         match self {
             Self::Shared(segments) => segments.owner_state.revision(),
-            Self::Reported(told) | Self::Fenced(told, _) => told.revision(),
+            Self::Reported(log) | Self::Fenced(log, _) => log.revision(),
         }
     }
 
@@ -159,16 +161,16 @@ impl PeerView {
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
         match self {
             Self::Shared(segments) => segments.owner_state.withdrawals_since(since),
-            Self::Reported(told) | Self::Fenced(told, _) => told.withdrawals_since(since),
+            Self::Reported(log) | Self::Fenced(log, _) => log.withdrawals_since(since),
         }
     }
 
     /// The revision of the peer's last deregistration of a whole region, or renewal of a part of one, as far as it is
     /// known here.
-    pub fn deregistered(&self) -> u64 {
+    pub fn last_region_end(&self) -> u64 {
         match self {
-            Self::Shared(segments) => segments.owner_state.deregistered(),
-            Self::Reported(told) | Self::Fenced(told, _) => told.log().deregistered,
+            Self::Shared(segments) => segments.owner_state.last_region_end(),
+            Self::Reported(log) | Self::Fenced(log, _) => log.tail().last_region_end,
         }
     }
 
@@ -177,23 +179,23 @@ impl PeerView {
     pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         match self {
             Self::Shared(segments) => segments.owner_state.is_untouched_since(region, since),
-            Self::Reported(told) | Self::Fenced(told, _) => told.log().is_untouched_since(region, since),
+            Self::Reported(log) | Self::Fenced(log, _) => log.tail().is_untouched_since(region, since),
         }
     }
 
     /// How many sessions with index `peer_index` in the peer's table the peer's workers have left. Always 0 between hosts.
-    pub fn sessions_left(&self, peer_index: u32) -> u64 {
+    pub fn ended_sessions(&self, peer_index: u32) -> u64 {
         match self {
-            Self::Shared(segments) => segments.owner_state.sessions_left(peer_index),
+            Self::Shared(segments) => segments.owner_state.ended_sessions(peer_index),
             Self::Reported(_) | Self::Fenced(..) => 0,
         }
     }
 
     /// Whether the peer's liveness thread runs, by the lock that the kernel marks at its death. `Unknown` between hosts.
-    pub fn liveness(&self) -> Life {
+    pub fn liveness(&self) -> Liveness {
         match self {
             Self::Shared(segments) => segments.owner_state.liveness(),
-            Self::Reported(_) | Self::Fenced(..) => Life::Unknown,
+            Self::Reported(_) | Self::Fenced(..) => Liveness::Unknown,
         }
     }
 
@@ -239,9 +241,9 @@ impl PeerView {
     pub fn on_withdrawals(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         match self {
             Self::Shared(_) => {}
-            Self::Reported(told) => told.append(since, list),
-            Self::Fenced(told, fence) => {
-                told.append(since, list);
+            Self::Reported(log) => log.append(since, list),
+            Self::Fenced(log, fence) => {
+                log.append(since, list);
                 fence.on_withdrawals();
             }
         }
@@ -249,8 +251,8 @@ impl PeerView {
 
     /// Takes the peer's word for how far its log has come.
     pub fn on_revision(&self, revision: u64) {
-        if let Self::Reported(told) | Self::Fenced(told, _) = self {
-            told.on_revision(revision);
+        if let Self::Reported(log) | Self::Fenced(log, _) = self {
+            log.on_revision(revision);
         }
     }
 }
@@ -268,60 +270,60 @@ mod tests {
 
     #[test]
     fn a_log_that_is_told_reads_like_one_that_is_seen() {
-        let told = RemoteGateLog::default();
-        told.append(7, steps(0..0));
-        assert_eq!((told.revision(), told.copied()), (7, 7));
-        told.append(7, steps(8..11));
-        let since = told.withdrawals_since(8).unwrap();
+        let log = RemoteGateLog::default();
+        log.append(7, steps(0..0));
+        assert_eq!((log.revision(), log.replicated()), (7, 7));
+        log.append(7, steps(8..11));
+        let since = log.withdrawals_since(8).unwrap();
         assert_eq!((since.revision, since.list.iter().map(|step| step.offset).collect::<Vec<_>>()), (10, vec![9, 10]));
-        assert_eq!(told.withdrawals_since(10).unwrap().list, []);
-        assert_eq!(told.withdrawals_since(12).unwrap().revision, 12, "it knows more than was told");
-        assert!(told.withdrawals_since(6).is_err(), "nobody told what came before");
-        told.on_revision(20);
-        assert_eq!(told.withdrawals_since(10).unwrap().revision, 10, "heard of is not known");
-        told.append(30, steps(31..33));
-        assert!(told.withdrawals_since(10).is_err(), "a gap is a gap");
-        assert_eq!(told.withdrawals_since(31).unwrap().list.len(), 1);
+        assert_eq!(log.withdrawals_since(10).unwrap().list, []);
+        assert_eq!(log.withdrawals_since(12).unwrap().revision, 12, "it knows more than was told");
+        assert!(log.withdrawals_since(6).is_err(), "nobody told what came before");
+        log.on_revision(20);
+        assert_eq!(log.withdrawals_since(10).unwrap().revision, 10, "heard of is not known");
+        log.append(30, steps(31..33));
+        assert!(log.withdrawals_since(10).is_err(), "a gap is a gap");
+        assert_eq!(log.withdrawals_since(31).unwrap().list.len(), 1);
     }
 
     #[test]
     fn what_ends_a_region_is_known_by_its_revision_and_parts_that_are_taken_back_are_not() {
-        let told = Arc::new(RemoteGateLog::default());
-        let peer_view = PeerView::Reported(Arc::clone(&told));
-        told.append(7, steps(0..3));
-        assert_eq!((peer_view.revision(), peer_view.deregistered()), (10, 0));
+        let log = Arc::new(RemoteGateLog::default());
+        let peer_view = PeerView::Reported(Arc::clone(&log));
+        log.append(7, steps(0..3));
+        assert_eq!((peer_view.revision(), peer_view.last_region_end()), (10, 0));
         let whole = Withdrawal { region: 1, generation: 0, offset: 0, len: WHOLE_REGION };
-        told.append(10, [whole, Withdrawal { len: 1, ..whole }].into_iter());
-        assert_eq!((peer_view.revision(), peer_view.deregistered()), (12, 11));
+        log.append(10, [whole, Withdrawal { len: 1, ..whole }].into_iter());
+        assert_eq!((peer_view.revision(), peer_view.last_region_end()), (12, 11));
         let renewed = Withdrawal { len: 4096 | 1 << 63, ..whole };
         assert!(is_renewal(&renewed));
-        told.append(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
-        assert_eq!((peer_view.revision(), peer_view.deregistered()), (14, 14));
+        log.append(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
+        assert_eq!((peer_view.revision(), peer_view.last_region_end()), (14, 14));
     }
 
     #[test]
     fn what_was_told_is_compared_with_extents() {
-        let told = RemoteGateLog::default();
-        told.append(4, [Withdrawal { region: 1, generation: 2, offset: 100, len: 50 }].into_iter());
+        let log = RemoteGateLog::default();
+        log.append(4, [Withdrawal { region: 1, generation: 2, offset: 100, len: 50 }].into_iter());
         let stands = |since, region, generation, offset| {
             let key = RegionKey { region: RegionId(region), generation: Generation(generation) };
-            told.check_withdrawals(since, key, [(0, 10), (offset, 10)].into_iter())
+            log.check_withdrawals(since, key, [(0, 10), (offset, 10)].into_iter())
         };
-        assert_eq!(stands(4, 1, 2, 95), Err(PlanWithdrawn::Revoked));
+        assert_eq!(stands(4, 1, 2, 95), Err(WithdrawalConflict::Revoked));
         assert_eq!((stands(5, 1, 2, 95), stands(9, 1, 2, 95)), (Ok(()), Ok(())), "it was known then");
         assert_eq!((stands(4, 1, 2, 90), stands(4, 1, 2, 150), stands(4, 2, 2, 95)), (Ok(()), Ok(()), Ok(())));
-        assert_eq!((stands(4, 1, 3, 95), stands(4, 1, 1, 95)), (Ok(()), Err(PlanWithdrawn::Revoked)));
-        assert_eq!(stands(3, 2, 2, 0), Err(PlanWithdrawn::Unknown));
+        assert_eq!((stands(4, 1, 3, 95), stands(4, 1, 1, 95)), (Ok(()), Err(WithdrawalConflict::Revoked)));
+        assert_eq!(stands(3, 2, 2, 0), Err(WithdrawalConflict::LogOverrun));
     }
 
     #[test]
     fn only_the_end_of_a_log_is_kept() {
-        let told = RemoteGateLog::default();
+        let log = RemoteGateLog::default();
         let many = WITHDRAWALS_KEPT as u64 * 3;
         for step in 0..many {
-            told.append(step, steps(step + 1..step + 2));
+            log.append(step, steps(step + 1..step + 2));
         }
-        assert_eq!(told.withdrawals_since(many - WITHDRAWALS_KEPT as u64).unwrap().list.len(), WITHDRAWALS_KEPT);
-        assert!(told.withdrawals_since(many - WITHDRAWALS_KEPT as u64 - 1).is_err());
+        assert_eq!(log.withdrawals_since(many - WITHDRAWALS_KEPT as u64).unwrap().list.len(), WITHDRAWALS_KEPT);
+        assert!(log.withdrawals_since(many - WITHDRAWALS_KEPT as u64 - 1).is_err());
     }
 }

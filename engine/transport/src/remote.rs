@@ -29,7 +29,7 @@ pub struct RdmaMemory {
     /// Its length in bytes.
     pub bytes: u64,
     /// The key to it on each rail of the link, in their order.
-    pub keys: Vec<u32>,
+    pub rkeys: Vec<u32>,
 }
 
 /// Memory that only its owner may touch.

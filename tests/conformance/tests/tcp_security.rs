@@ -126,7 +126,7 @@ fn nobody_has_a_session_without_the_secret() {
         let said = answer(arena.at(), &[&channel_opening()[..], &frame].concat());
         // As a handshake it is none; the answer is at most the word about that.
         let code = Refusal::decode(&said).map(|refusal| refusal.code);
-        let is_word = matches!(code, Ok(OpeningCode::WrongSecret | OpeningCode::Garbled));
+        let is_word = matches!(code, Ok(OpeningCode::WrongSecret | OpeningCode::Malformed));
         assert!(said.is_empty() || is_word, "{code:?}");
         assert!(arena.engine.network_statistics().wrong_secret >= 2);
         arena.until_alone();

@@ -41,7 +41,7 @@ fn refusal() -> impl Strategy<Value = Frame> {
         RefusalCode::NoTransport,
         RefusalCode::ForeignUser,
         RefusalCode::Full,
-        RefusalCode::Garbled,
+        RefusalCode::Malformed,
         RefusalCode::BadOffer,
         RefusalCode::Closing,
         RefusalCode::NameTaken,

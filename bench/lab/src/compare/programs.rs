@@ -43,7 +43,7 @@ pub enum CompareError {
         source: std::io::Error,
     },
     /// What one wrote is no result of a bench or the scoreboard.
-    Garbled {
+    Malformed {
         /// Where it is from.
         from: String,
         /// The line.
@@ -60,7 +60,7 @@ impl fmt::Display for CompareError {
             Self::Run(error) => error.fmt(f),
             Self::Failed { program, words } => write!(f, "{program} failed: {}", words.trim()),
             Self::File { path, source } => write!(f, "{path}: {source}"),
-            Self::Garbled { from, line } => {
+            Self::Malformed { from, line } => {
                 write!(
                     f,
                     "{from} has a line that is no result: {line:?}; bench --json and scoreboard --json write them"
@@ -186,7 +186,7 @@ mod tests {
         let what = What::Benches(vec!["x".to_owned()]);
         let run = |side: &str| compare([side, side], &what, 1, &Judge::default(), |_| {}).unwrap_err();
         assert!(matches!(run("false"), CompareError::Failed { .. }));
-        assert!(matches!(run("echo"), CompareError::Garbled { .. }));
+        assert!(matches!(run("echo"), CompareError::Malformed { .. }));
         assert!(matches!(run(" "), CompareError::NoProgram));
         assert!(matches!(run("no-such-command-anywhere"), CompareError::Run(_)));
     }

@@ -36,7 +36,7 @@ pub fn compare(a: &Path, b: &Path, judge: &Judge) -> Result<Vec<Compared>, Compa
 /// Reads lines; rows without a figure have nothing to say.
 pub(super) fn parse(text: &str, from: &str) -> Result<Vec<Measured>, CompareError> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    let garbled = |line: &str| CompareError::Garbled { from: from.to_owned(), line: line.to_owned() };
+    let garbled = |line: &str| CompareError::Malformed { from: from.to_owned(), line: line.to_owned() };
     let measured = lines.map(|line| {
         let value: Value = serde_json::from_str(line).map_err(|_| garbled(line))?;
         of_bench(&value).or_else(|| of_row(&value)).ok_or_else(|| garbled(line))
@@ -156,8 +156,8 @@ mod tests {
         let error =
             judge_all(parse(&absent, "a").unwrap(), parse(&absent, "b").unwrap(), &Judge::default(), Pairing::Apart);
         assert!(matches!(error, Err(CompareError::NothingInCommon)));
-        assert!(matches!(parse("", "x"), Err(CompareError::Garbled { .. })));
-        assert!(matches!(parse("{}", "x"), Err(CompareError::Garbled { .. })));
-        assert!(matches!(parse("text", "x"), Err(CompareError::Garbled { .. })));
+        assert!(matches!(parse("", "x"), Err(CompareError::Malformed { .. })));
+        assert!(matches!(parse("{}", "x"), Err(CompareError::Malformed { .. })));
+        assert!(matches!(parse("text", "x"), Err(CompareError::Malformed { .. })));
     }
 }

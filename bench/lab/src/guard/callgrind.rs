@@ -73,7 +73,7 @@ pub fn version() -> Result<String, GuardError> {
 }
 
 fn said(output: &str) -> Result<Said, GuardError> {
-    let garbled = || GuardError::Garbled { tool: "the measured program", found: output.to_owned() };
+    let garbled = || GuardError::Malformed { tool: "the measured program", found: output.to_owned() };
     let (kernels, blocks) = output.trim().split_once(' ').ok_or_else(garbled)?;
     Ok(Said { kernels: kernels.to_owned(), blocks: blocks.parse().map_err(|_| garbled())? })
 }
@@ -94,7 +94,7 @@ fn parse(text: &str, own: &str) -> Result<Costs, GuardError> {
         } else if let Some(summary) = line.strip_prefix("summary: ") {
             total = summary.parse::<u64>().ok();
         } else if line.starts_with("0x") && !std::mem::take(&mut is_callee) {
-            let garbled = || GuardError::Garbled { tool: "callgrind", found: line.to_owned() };
+            let garbled = || GuardError::Malformed { tool: "callgrind", found: line.to_owned() };
             let (address, cost) = line.split_once(' ').ok_or_else(garbled)?;
             let address = u64::from_str_radix(address.trim_start_matches("0x"), 16).map_err(|_| garbled())?;
             let cost: u64 = cost.trim().parse().map_err(|_| garbled())?;
@@ -108,7 +108,7 @@ fn parse(text: &str, own: &str) -> Result<Costs, GuardError> {
     let sum = costs.sum();
     if sum == 0 || total != Some(sum) {
         let found = format!("costs that sum up to {sum} and a summary of {total:?}");
-        return Err(GuardError::Garbled { tool: "callgrind", found });
+        return Err(GuardError::Malformed { tool: "callgrind", found });
     }
     Ok(costs)
 }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_sum_that_is_not_the_summary_is_noticed() {
         let wrong = TEXT.replace("summary: 16", "summary: 17");
-        assert!(matches!(parse(&wrong, "/a/program"), Err(GuardError::Garbled { .. })));
+        assert!(matches!(parse(&wrong, "/a/program"), Err(GuardError::Malformed { .. })));
         assert!(parse("summary: 0\n", "/a/program").is_err(), "a function that was never entered");
     }
 

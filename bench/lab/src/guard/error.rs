@@ -44,7 +44,7 @@ pub enum GuardError {
         words: String,
     },
     /// What a tool wrote makes no sense.
-    Garbled {
+    Malformed {
         /// Which one.
         tool: &'static str,
         /// What it wrote.
@@ -86,7 +86,7 @@ impl std::fmt::Display for GuardError {
                 write!(f, "{source}; it is in the package {package}: apt-get install {package}")
             }
             Self::Failed { tool, words } => write!(f, "{tool} failed: {words}"),
-            Self::Garbled { tool, found } => write!(f, "{tool} wrote what it never writes: {found:?}"),
+            Self::Malformed { tool, found } => write!(f, "{tool} wrote what it never writes: {found:?}"),
             Self::OtherConditions { then, now } => write!(
                 f,
                 "the baseline was taken with {then}, and this is {now}: counts of the two say nothing about each other. \

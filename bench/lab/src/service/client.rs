@@ -49,7 +49,7 @@ pub enum ServiceError {
         refusal: Refusal,
     },
     /// The answer is none to what was asked.
-    Garbled {
+    Malformed {
         /// Who answered.
         peer: String,
         /// What is wrong with it.
@@ -72,7 +72,7 @@ impl fmt::Display for ServiceError {
             Self::Closing { peer } => write!(f, "{}", closing(peer)),
             Self::NotSent(source) => write!(f, "the request could not be sent: {source}"),
             Self::Refused { peer, refusal } => write!(f, "`{peer}` refused: {refusal}"),
-            Self::Garbled { peer, why } => {
+            Self::Malformed { peer, why } => {
                 write!(f, "`{peer}` answered something else ({why}); run the same release on both hosts")
             }
         }
@@ -212,7 +212,7 @@ impl Client {
     }
 
     fn garbled(&self, why: &str) -> ServiceError {
-        ServiceError::Garbled { peer: self.name(), why: why.to_owned() }
+        ServiceError::Malformed { peer: self.name(), why: why.to_owned() }
     }
 
     fn number(&mut self) -> u32 {

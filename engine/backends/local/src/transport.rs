@@ -86,19 +86,19 @@ struct Ours {
 
 fn join(ours: Ours, here: LocalEnd, there: RemoteEnd, blob: &[u8]) -> Result<Link, JoinError> {
     let number = blob.try_into().map(u64::from_le_bytes);
-    let number = number.map_err(|_| JoinError::Garbled("a local offer is eight bytes"))?;
+    let number = number.map_err(|_| JoinError::Malformed("a local offer is eight bytes"))?;
     if number == ours.deposit.number() {
-        return Err(JoinError::Garbled("it answers with this side's own offer"));
+        return Err(JoinError::Malformed("it answers with this side's own offer"));
     }
     let parcel = directory::collect(number).ok_or(JoinError::Gone)?;
     if parcel.segments.workers() != there.workers || parcel.handles.len() != here.workers {
-        return Err(JoinError::Garbled("the other engine has another number of workers than it said"));
+        return Err(JoinError::Malformed("the other engine has another number of workers than it said"));
     }
     let theirs = Arc::new(parcel.segments.as_local_peer());
     let lanes = CopyLane::for_each_worker(CopyLaneParts {
         segments: &ours.segments,
         peer_segments: &theirs,
-        our_index: here.peer_index,
+        peer_index: here.peer_index,
         index_at_peer: there.peer_index,
         outbound: &parcel.rings,
         inbound: InboundRings::over(&ours.rings, there.workers)?,

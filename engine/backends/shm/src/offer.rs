@@ -75,7 +75,7 @@ pub fn accept(blob: &[u8], fds: Vec<OwnedFd>, here: usize, there: usize) -> Resu
         Some((layouts, probe_words)) if layouts == fingerprint() => ProbeWords::decode(probe_words),
         _ => {
             let why = "the other release lays out shared memory differently; use the same release";
-            return Err(JoinError::Garbled(why));
+            return Err(JoinError::Malformed(why));
         }
     };
     let expected = 4 + 1 + there;
@@ -103,10 +103,10 @@ pub fn accept(blob: &[u8], fds: Vec<OwnedFd>, here: usize, there: usize) -> Resu
 fn check_bell(bell: OwnedFd) -> Result<Arc<OwnedFd>, JoinError> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_raw_fd()));
     let is_eventfd = link.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[eventfd"));
-    let flags = rustix::fs::fcntl_getfl(&bell).map_err(|_| JoinError::Garbled("a bell cannot be examined"))?;
+    let flags = rustix::fs::fcntl_getfl(&bell).map_err(|_| JoinError::Malformed("a bell cannot be examined"))?;
     match (is_eventfd, flags.contains(rustix::fs::OFlags::NONBLOCK)) {
-        (false, _) => Err(JoinError::Garbled("a bell is not an eventfd")),
-        (true, false) => Err(JoinError::Garbled("a bell could block whoever rings it")),
+        (false, _) => Err(JoinError::Malformed("a bell is not an eventfd")),
+        (true, false) => Err(JoinError::Malformed("a bell could block whoever rings it")),
         (true, true) => Ok(Arc::new(bell)),
     }
 }

@@ -51,7 +51,7 @@ impl ShmRegistrar {
             Ok(process) => {
                 let writable = region.rights.allows_write();
                 let memory = ProcessVmMemory::new(process, region.base, region.bytes, writable);
-                Ok(RemoteMemory::ProcessVm(memory.ok_or(ImportError::Garbled("no memory has such addresses"))?))
+                Ok(RemoteMemory::ProcessVm(memory.ok_or(ImportError::Malformed("no memory has such addresses"))?))
             }
             Err(_) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
@@ -64,10 +64,10 @@ impl ShmRegistrar {
 impl Registrar for ShmRegistrar {
     fn export(&self, region: &Arc<Region>) -> Exported {
         match region.pool() {
-            _ if region.rights() == Rights::NONE => Exported { path: vec![NOTHING], ..Exported::default() },
+            _ if region.rights() == Rights::NONE => Exported { access_blob: vec![NOTHING], ..Exported::default() },
             // Never by its addresses: fresh memory under them must be out of a frozen writer's reach.
             Some(pool) => export_pool(pool),
-            None => Exported { path: vec![CALLER], ..Exported::default() },
+            None => Exported { access_blob: vec![CALLER], ..Exported::default() },
         }
     }
 
@@ -76,16 +76,16 @@ impl Registrar for ShmRegistrar {
     }
 
     fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
-        match (region.path, fd) {
+        match (region.access_blob, fd) {
             ([MAPPABLE, pages], Some(fd)) => {
                 let pages =
-                    PageKind::from_code(*pages).ok_or(ImportError::Garbled("its pages are of no known kind"))?;
+                    PageKind::from_code(*pages).ok_or(ImportError::Malformed("its pages are of no known kind"))?;
                 Ok(map_foreign_pool(fd, region.bytes, region.rights, pages)?.into())
             }
             ([CALLER], None) => self.way_to_caller_memory(region),
             ([NOTHING], None) => Err(ImportError::NoPath("the region gives no rights to peers".to_owned())),
-            ([MAPPABLE, _], None) => Err(ImportError::Garbled("it names a descriptor that did not come")),
-            _ => Err(ImportError::Garbled("its path is not one of shm")),
+            ([MAPPABLE, _], None) => Err(ImportError::Malformed("it names a descriptor that did not come")),
+            _ => Err(ImportError::Malformed("its path is not one of shm")),
         }
     }
 
@@ -95,21 +95,21 @@ impl Registrar for ShmRegistrar {
         fd: Option<OwnedFd>,
         more: Vec<OwnedFd>,
     ) -> Result<RemoteMemory, ImportError> {
-        let ([MAPPABLE_IN_PIECES, pages, places @ ..], Some(fd)) = (region.path, fd.as_ref()) else {
+        let ([MAPPABLE_IN_PIECES, pages, places @ ..], Some(fd)) = (region.access_blob, fd.as_ref()) else {
             return self.import(region, fd);
         };
         let fd = fd.try_clone().map_err(|_| ImportError::Memory(MemoryError::NoDescriptor { what: "a pool" }))?;
-        let pages = PageKind::from_code(*pages).ok_or(ImportError::Garbled("its pages are of no known kind"))?;
+        let pages = PageKind::from_code(*pages).ok_or(ImportError::Malformed("its pages are of no known kind"))?;
         let (places, rest) = places.as_chunks::<16>();
         if !rest.is_empty() || places.len() != more.len() {
-            return Err(ImportError::Garbled("its pieces and its descriptors do not belong together"));
+            return Err(ImportError::Malformed("its pieces and its descriptors do not belong together"));
         }
         let pieces: Vec<FreshPiece<OwnedFd>> = places.iter().zip(more).map(|(place, fd)| piece(place, fd)).collect();
         Ok(map_foreign_pieces(fd, region.bytes, region.rights, pages, &pieces)?.into())
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
-        match (region.path, &self.process) {
+        match (region.access_blob, &self.process) {
             ([MAPPABLE, _] | [MAPPABLE_IN_PIECES, ..], _) => {
                 AccessPath { name: AccessPath::MAPPED, reason: "a pool, which is mapped here".to_owned() }
             }
@@ -127,14 +127,14 @@ fn export_pool(pool: &Pool) -> Exported {
     let (fd, pieces) = pool.share_in_pieces();
     let pages = pool.pages().got.code();
     if pieces.is_empty() {
-        return Exported { path: vec![MAPPABLE, pages], fd: Some(fd), extra_fds: Vec::new() };
+        return Exported { access_blob: vec![MAPPABLE, pages], fd: Some(fd), extra_fds: Vec::new() };
     }
     let mut path = vec![MAPPABLE_IN_PIECES, pages];
     for piece in &pieces {
         path.extend(piece.offset.to_le_bytes());
         path.extend(piece.len.to_le_bytes());
     }
-    Exported { path, fd: Some(fd), extra_fds: pieces.into_iter().map(|piece| piece.fd).collect() }
+    Exported { access_blob: path, fd: Some(fd), extra_fds: pieces.into_iter().map(|piece| piece.fd).collect() }
 }
 
 fn piece(place: &[u8; 16], fd: OwnedFd) -> FreshPiece<OwnedFd> {

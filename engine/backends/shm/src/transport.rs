@@ -68,7 +68,7 @@ impl Transport for ShmTransport {
             let lanes = CopyLane::for_each_worker(CopyLaneParts {
                 segments: &segments,
                 peer_segments: &theirs,
-                our_index: here.peer_index,
+                peer_index: here.peer_index,
                 index_at_peer: there.peer_index,
                 outbound: &outbound,
                 inbound: InboundRings::over(&rings.range(), there.workers)?,

@@ -8,7 +8,9 @@ use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{Registry, Window};
 use penstock_ring::Hazard;
-use penstock_transport::host::{Bell, EngineSegments, LastRegion, OwnerStateView, PlanWithdrawn, check_withdrawals};
+use penstock_transport::host::{
+    Bell, EngineSegments, LastRegion, OwnerStateView, WithdrawalConflict, check_withdrawals,
+};
 use penstock_transport::{CounterRef, LaneEvents, LaneFault};
 use rustix::thread::futex;
 
@@ -267,7 +269,7 @@ impl Answer {
         let mut bytes = Vec::with_capacity(PAYLOAD_BYTES_MAX);
         touch.during(|| {
             let stands = check_withdrawals(view, self.checked, self.key, self.extents.iter().copied());
-            stands.map_err(PlanWithdrawn::cause_for_peer)?;
+            stands.map_err(WithdrawalConflict::cause_for_peer)?;
             while let Some(&(offset, len)) = self.extents.get(self.at.0)
                 && bytes.len() < PAYLOAD_BYTES_MAX
             {

@@ -142,7 +142,7 @@ impl Lane for SimLane {
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
         let here = self.common.segments.owner_state.view().revision();
-        let there = self.told.copied().max(batch.expected.remote);
+        let there = self.told.replicated().max(batch.expected.remote);
         if (Revisions { local: here, remote: there }) != batch.expected {
             return Err(PostError::Withdrawn(Revisions { local: here, remote: there }));
         }

@@ -6,7 +6,7 @@ use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, NoteId, Span};
 use penstock_memory::Window;
-use penstock_transport::host::{OwnerStateView, PlanWithdrawn, check_withdrawals};
+use penstock_transport::host::{OwnerStateView, WithdrawalConflict, check_withdrawals};
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::{CounterRef, Failure, LaneEvents, LaneFault, Note};
 
@@ -85,7 +85,7 @@ impl Memories {
 
     /// Its memory, if nothing was withdrawn of it.
     fn standing(&self, view: &OwnerStateView) -> Result<&Window, Cause> {
-        check_withdrawals(view, self.checked, self.key, self.extents()).map_err(PlanWithdrawn::cause_for_local)?;
+        check_withdrawals(view, self.checked, self.key, self.extents()).map_err(WithdrawalConflict::cause_for_local)?;
         self.local.as_ref().ok_or(Cause::Cancelled)
     }
 }

@@ -119,16 +119,16 @@ fn blob(port: u64, workers: usize) -> Vec<u8> {
 /// The peer's port, if both sides speak the same.
 fn accept(blob: &[u8], workers: usize) -> Result<u64, JoinError> {
     let &[v0, v1, 0, 0, w0, w1, w2, w3, ref port @ ..] = blob else {
-        return Err(JoinError::Garbled("it has another length"));
+        return Err(JoinError::Malformed("it has another length"));
     };
     let Some(port) = port.first_chunk().filter(|_| port.len() == size_of::<u64>()) else {
-        return Err(JoinError::Garbled("it has another length"));
+        return Err(JoinError::Malformed("it has another length"));
     };
     if u16::from_le_bytes([v0, v1]) != VERSION {
-        return Err(JoinError::Garbled("its packets have another version: run the same release on both hosts"));
+        return Err(JoinError::Malformed("its packets have another version: run the same release on both hosts"));
     }
     if u32::from_le_bytes([w0, w1, w2, w3]) as usize != workers || workers != 1 {
-        return Err(JoinError::Garbled("it does not say one worker, as its greeting must"));
+        return Err(JoinError::Malformed("it does not say one worker, as its greeting must"));
     }
     Ok(u64::from_le_bytes(*port))
 }

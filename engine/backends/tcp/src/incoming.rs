@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Window;
-use penstock_transport::host::{OwnerStateView, PlanWithdrawn, check_withdrawals};
+use penstock_transport::host::{OwnerStateView, WithdrawalConflict, check_withdrawals};
 
 use crate::group::EXTENTS_MAX;
 use crate::io::{Io, IoPieces, PieceSpace};
@@ -212,8 +212,11 @@ impl Incoming {
         for landing in parts.iter_mut().skip(self.part).filter(|landing| landing.memory.is_some()) {
             let its = extents[landing.first..landing.first + landing.count].iter().copied();
             if let Err(withdrawn) = check_withdrawals(view, self.checked, landing.key, its) {
-                let ends =
-                    if landing.read.is_some() { PlanWithdrawn::cause_for_local } else { PlanWithdrawn::cause_for_peer };
+                let ends = if landing.read.is_some() {
+                    WithdrawalConflict::cause_for_local
+                } else {
+                    WithdrawalConflict::cause_for_peer
+                };
                 landing.refused.get_or_insert(ends(withdrawn));
                 landing.memory = None;
             }

@@ -27,20 +27,20 @@ pub fn blob(streams: usize, workers: usize) -> Vec<u8> {
 /// How many streams each channel has, if both sides speak the same: as many as both want.
 pub fn accept(blob: &[u8], streams: usize, workers: usize) -> Result<usize, JoinError> {
     let &[v0, v1, s0, s1, f0, f1, f2, f3, w0, w1, w2, w3] = blob else {
-        return Err(JoinError::Garbled("it has another length"));
+        return Err(JoinError::Malformed("it has another length"));
     };
     if u16::from_le_bytes([v0, v1]) != VERSION {
-        return Err(JoinError::Garbled("its streams have another version: run the same release on both hosts"));
+        return Err(JoinError::Malformed("its streams have another version: run the same release on both hosts"));
     }
     if u32::from_le_bytes([f0, f1, f2, f3]) != FINGERPRINT {
-        return Err(JoinError::Garbled("its streams have other limits: run the same release on both hosts"));
+        return Err(JoinError::Malformed("its streams have other limits: run the same release on both hosts"));
     }
     if u32::from_le_bytes([w0, w1, w2, w3]) as usize != workers || workers == 0 || workers > WORKERS_MAX {
-        return Err(JoinError::Garbled("it does not say as many workers as its greeting"));
+        return Err(JoinError::Malformed("it does not say as many workers as its greeting"));
     }
     let theirs = u16::from_le_bytes([s0, s1]) as usize;
     if theirs == 0 || theirs > STREAMS_MAX {
-        return Err(JoinError::Garbled("it wants an impossible number of streams"));
+        return Err(JoinError::Malformed("it wants an impossible number of streams"));
     }
     Ok(theirs.min(streams.clamp(1, STREAMS_MAX)))
 }

@@ -21,22 +21,22 @@ pub struct TcpRegistrar;
 impl Registrar for TcpRegistrar {
     fn export(&self, region: &Arc<Region>) -> Exported {
         let kind = if region.rights() == Rights::NONE { NOTHING } else { OWNERS };
-        Exported { path: vec![kind], ..Exported::default() }
+        Exported { access_blob: vec![kind], ..Exported::default() }
     }
 
     fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
-        match (region.path, fd) {
+        match (region.access_blob, fd) {
             ([OWNERS], None) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
                 Ok(RemoteMemory::TargetMediated(TargetMediatedMemory { key, bytes: region.bytes }))
             }
             ([NOTHING], None) => Err(ImportError::NoPath("the region gives no rights to peers".to_owned())),
-            _ => Err(ImportError::Garbled("its path is not one of tcp")),
+            _ => Err(ImportError::Malformed("its path is not one of tcp")),
         }
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
-        match region.path {
+        match region.access_blob {
             [OWNERS] => AccessPath { name: AccessPath::TCP, reason: "the peer is met over the network".to_owned() },
             _ => AccessPath { name: AccessPath::NONE, reason: "the region gives no rights to peers".to_owned() },
         }

@@ -8,7 +8,7 @@ use penstock_core::Cause;
 use penstock_core::Span;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
-use penstock_transport::host::{Bell, EngineSegments, LastRegion, PlanWithdrawn, check_withdrawals};
+use penstock_transport::host::{Bell, EngineSegments, LastRegion, WithdrawalConflict, check_withdrawals};
 use penstock_transport::{CounterRef, LaneEvents, LaneFault, RemoteGateLog};
 use rustix::thread::futex;
 
@@ -242,7 +242,8 @@ impl Stream {
                         Ok(bytes) if u64::from(bytes) == op.bytes => {
                             op.is_landing = true;
                             let stands = check_withdrawals(view, op.checked, op.key, op.extents());
-                            let memory = stands.map(|()| op.memory.clone()).map_err(PlanWithdrawn::cause_for_local);
+                            let memory =
+                                stands.map(|()| op.memory.clone()).map_err(WithdrawalConflict::cause_for_local);
                             landings.push(memory, op.key, Some(id), op.extents());
                         }
                         Ok(_) => return Err(CORRUPT),

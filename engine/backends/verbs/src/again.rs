@@ -31,7 +31,7 @@ impl Channel {
     pub(crate) fn go_again(&mut self, context: &Context<'_>) {
         let mut place = 0;
         while place < self.lots.len() {
-            if self.lots[place].revision <= context.told.copied() {
+            if self.lots[place].revision <= context.told.replicated() {
                 self.sort_out(place, context);
                 self.go_on_with(place);
             }
@@ -83,7 +83,7 @@ impl Channel {
         if op.failed.is_some() {
             return op.failed;
         }
-        let there = context.told.copied().max(op.there);
+        let there = context.told.replicated().max(op.there);
         self.ops.stands(id, context.here.max(self.ops[id].here), there);
         None
     }
@@ -150,7 +150,7 @@ impl Channel {
         let ends = Ends {
             direction,
             local: (memory.base_address(), op.keys[place]),
-            remote: (remote.base, remote.keys[place]),
+            remote: (remote.base, remote.rkeys[place]),
         };
         let (count, bytes) = rail.move_spans(&ends, &op.spans);
         debug_assert_eq!((count, bytes), (op.spans.len(), op.bytes), "there was room for all of it");

@@ -174,7 +174,7 @@ impl Channel {
         if !self.rails[rail].takes(bytes) {
             return Err(PostError::Full);
         }
-        let (Some(&local), Some(&remote)) = (local_keys.get(rail), memory.keys.get(rail)) else {
+        let (Some(&local), Some(&remote)) = (local_keys.get(rail), memory.rkeys.get(rail)) else {
             return Err(PostError::Refused(Cause::NoPath));
         };
         let ends = Ends {

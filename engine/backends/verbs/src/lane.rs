@@ -235,7 +235,7 @@ impl VerbsLane {
 
     /// Sends fences when the peer has told of withdrawals, and cuts off what has to have ended here.
     fn keep_quiet(&mut self) {
-        let copied = self.common.told.copied();
+        let copied = self.common.told.replicated();
         if copied > self.fenced {
             self.fenced = copied;
             self.channels.iter_mut().for_each(|channel| channel.send_fence(copied));
@@ -290,7 +290,7 @@ impl Lane for VerbsLane {
         // No processor of the peer looks at this again: what it has withdrawn is known here, or the peer waits for this lane's fence, which
         // goes behind this batch.
         let here = self.common.segments.owner_state.view().revision();
-        let there = self.common.told.copied().max(batch.expected.remote);
+        let there = self.common.told.replicated().max(batch.expected.remote);
         let posted = if (Revisions { local: here, remote: there }) == batch.expected {
             let place = self.place_of(batch.transfer);
             self.channels[place].post(batch, memory, keys.first(self.common.adapters.len()))

@@ -215,7 +215,7 @@ impl VerbsOffer {
 
     /// Reads the offer of an engine that has said to have so many workers; between the two there are so many channels.
     pub fn parse(blob: &[u8], workers: usize, channels: usize) -> Result<Self, JoinError> {
-        const GARBLED: fn(&'static str) -> JoinError = JoinError::Garbled;
+        const GARBLED: fn(&'static str) -> JoinError = JoinError::Malformed;
         let mut from = Reader(blob);
         let version = u16::from_le_bytes(from.take()?);
         let [rails, by] = from.take()?;
@@ -269,14 +269,14 @@ fn rail(from: &mut Reader<'_>, by: By, channels: usize) -> Result<OfferedRail, J
     let lid = u16::from_le_bytes(from.take()?);
     let [kind, network_bits, routable, reads_max, name_bytes] = from.take()?;
     let kind = KINDS.into_iter().find(|known| number_of(*known) == kind);
-    let kind = kind.ok_or(JoinError::Garbled("an address of it is of no kind that there is"))?;
+    let kind = kind.ok_or(JoinError::Malformed("an address of it is of no kind that there is"))?;
     let name = std::str::from_utf8(from.bytes(usize::from(name_bytes))?);
-    let name = name.map_err(|_| JoinError::Garbled("a name of it is no text"))?;
+    let name = name.map_err(|_| JoinError::Malformed("a name of it is no text"))?;
     if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(JoinError::Garbled("a name of it is no name"));
+        return Err(JoinError::Malformed("a name of it is no name"));
     }
     if !MTUS.contains(&mtu) || network_bits > 128 || routable > 1 || reads_max == 0 {
-        return Err(JoinError::Garbled("a rail of it is impossible"));
+        return Err(JoinError::Malformed("a rail of it is impossible"));
     }
     let cm_address = match by {
         By::Exchange => None,
@@ -299,7 +299,7 @@ fn cm_address(from: &mut Reader<'_>) -> Result<SocketAddr, JoinError> {
     let address = Ipv6Addr::from(from.take::<16>()?).to_canonical();
     let port = u16::from_le_bytes(from.take()?);
     if port == 0 || address.is_unspecified() || address.is_multicast() || address.is_loopback() {
-        return Err(JoinError::Garbled("a rail of it is met nowhere"));
+        return Err(JoinError::Malformed("a rail of it is met nowhere"));
     }
     Ok(SocketAddr::new(address, port))
 }
@@ -307,7 +307,7 @@ fn cm_address(from: &mut Reader<'_>) -> Result<SocketAddr, JoinError> {
 fn queue(from: &mut Reader<'_>, by: By) -> Result<OfferedQueue, JoinError> {
     let (number, first_packet) = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
     if number == 0 || number > NUMBER_MAX || first_packet > NUMBER_MAX {
-        return Err(JoinError::Garbled("a queue of it is impossible"));
+        return Err(JoinError::Malformed("a queue of it is impossible"));
     }
     let token = match by {
         By::Exchange => None,
@@ -321,13 +321,13 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn bytes(&mut self, count: usize) -> Result<&'a [u8], JoinError> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(JoinError::Garbled("it ends early"))?;
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(JoinError::Malformed("it ends early"))?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], JoinError> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(JoinError::Garbled("it ends early"))?;
+        let (taken, rest) = self.0.split_first_chunk().ok_or(JoinError::Malformed("it ends early"))?;
         self.0 = rest;
         Ok(*taken)
     }

@@ -68,17 +68,17 @@ pub fn parse(path: &[u8]) -> Result<Path<'_>, &'static str> {
 
 /// The memory of a region that a peer has announced on a link of so many rails.
 pub fn import(region: &AdvertisedRegion<'_>, rails: usize) -> Result<RdmaMemory, ImportError> {
-    match parse(region.path).map_err(ImportError::Garbled)? {
+    match parse(region.access_blob).map_err(ImportError::Malformed)? {
         Path::Nothing(why) => Err(ImportError::NoPath(why.to_owned())),
         Path::Keyed { base, keys } => {
             if keys.len() != rails {
-                return Err(ImportError::Garbled("it has another number of keys than the session has rails"));
+                return Err(ImportError::Malformed("it has another number of keys than the session has rails"));
             }
             if base != region.base || base.checked_add(region.bytes).is_none() {
-                return Err(ImportError::Garbled("it does not lie where it is said to"));
+                return Err(ImportError::Malformed("it does not lie where it is said to"));
             }
             let key = RegionKey { region: region.id, generation: region.generation };
-            Ok(RdmaMemory { key, base, bytes: region.bytes, keys })
+            Ok(RdmaMemory { key, base, bytes: region.bytes, rkeys: keys })
         }
     }
 }
@@ -117,18 +117,18 @@ impl VerbsRegistrar {
 
 impl Registrar for VerbsRegistrar {
     fn export(&self, region: &Arc<Region>) -> Exported {
-        Exported { path: self.path(region), ..Exported::default() }
+        Exported { access_blob: self.path(region), ..Exported::default() }
     }
 
     fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         if fd.is_some() {
-            return Err(ImportError::Garbled("a card needs no descriptor"));
+            return Err(ImportError::Malformed("a card needs no descriptor"));
         }
         Ok(RemoteMemory::Rdma(Arc::new(import(region, self.adapters.len())?)))
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
-        match parse(region.path) {
+        match parse(region.access_blob) {
             Ok(Path::Keyed { .. }) => {
                 AccessPath { name: AccessPath::VERBS, reason: format!("by this side's card, over {}", self.names) }
             }

@@ -228,7 +228,7 @@ impl Channel {
                 }
                 Standing::Idle(at) => {
                     // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
-                    rail.waits_for_news = rail.peer_revision > context.told.copied();
+                    rail.waits_for_news = rail.peer_revision > context.told.replicated();
                     if at <= now && !rail.waits_for_news {
                         self.try_again(place, context)?;
                     }

@@ -170,7 +170,7 @@ impl Transport for VerbsTransport {
         Ok(Some(Box::new(VerbsDriver::new(Arc::clone(hub), &self.adapters, events)?)))
     }
 
-    fn forget(&self, region: RegionId, last: Generation) {
+    fn release_registrations(&self, region: RegionId, last: Generation) {
         self.regions.forget(region, last);
     }
 

@@ -228,13 +228,13 @@ impl Shape {
     /// until there are no more.
     #[inline]
     pub fn unit(&self, number: u64) -> Option<Unit<'_>> {
-        self.stretch(number, 1).map(|(unit, _)| unit)
+        self.unit_range(number, 1).map(|(unit, _)| unit)
     }
 
     /// As many units from this one on as can be moved as one, at most `most`; and how many they are. Long runs
     /// that were cut into units are whole again as far as they lie in it.
     #[inline]
-    pub fn stretch(&self, number: u64, most: u64) -> Option<(Unit<'_>, u64)> {
+    pub fn unit_range(&self, number: u64, most: u64) -> Option<(Unit<'_>, u64)> {
         let index = match self.sections.len() {
             1 => 0,
             _ => self.first_units.partition_point(|&first| first <= number) - 1,
@@ -242,7 +242,7 @@ impl Shape {
         if number >= self.units() {
             return None;
         }
-        Some(Unit::stretch(&self.sections[index], index, number - self.first_units[index], most.max(1)))
+        Some(Unit::range(&self.sections[index], index, number - self.first_units[index], most.max(1)))
     }
 
     /// Every span with the index of its section, in order. For tests and tools.

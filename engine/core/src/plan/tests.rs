@@ -184,7 +184,7 @@ proptest! {
     fn stretches_of_units_are_the_same_bytes_in_the_same_order(case in case(7_000), most in 1..12_u64) {
         let Ok(shape) = case.build() else { return Ok(()) };
         let (mut stretched, mut number) = (Vec::new(), 0);
-        while let Some((unit, count)) = shape.stretch(number, most) {
+        while let Some((unit, count)) = shape.unit_range(number, most) {
             prop_assert!((1..=most).contains(&count));
             let bytes: u64 = (number..number + count).map(|number| shape.unit(number).unwrap().bytes()).sum();
             prop_assert_eq!(unit.bytes(), bytes);

@@ -117,7 +117,7 @@ impl<'a> Unit<'a> {
     /// The units of a section from this number on, which is less than the section's units, as far as they lie
     /// side by side in one row or are whole rows, at most `most` of them, as one; and how many they are.
     #[inline]
-    pub(super) fn stretch(section: &'a Section, index: usize, number: u64, most: u64) -> (Self, u64) {
+    pub(super) fn range(section: &'a Section, index: usize, number: u64, most: u64) -> (Self, u64) {
         let rows = section.rows();
         match &section.cuts {
             Cuts::Rows(each) => {

@@ -60,7 +60,7 @@ impl<E: Env> Control<E> {
         let regions = self.shared.registry.revision();
         let counters = self.shared.counters.revision();
         // A deregistration changes the registry first and the log afterwards: both are news.
-        let now = (regions, counters, self.shared.segments.owner_state.view().deregistered());
+        let now = (regions, counters, self.shared.segments.owner_state.view().last_region_end());
         // Who shares no memory with this engine sees nothing of the log: every step of it is news.
         let log = self.shared.segments.owner_state.view().revision();
         let all = now != self.announced;
@@ -211,7 +211,7 @@ impl Advertised {
 fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
     // Read first: memory that is renewed meanwhile is announced once more, under its next generation.
     let generation = region.generation().0;
-    let Exported { path, fd: token, extra_fds: more } = peer.registrar.export(region);
+    let Exported { access_blob: path, fd: token, extra_fds: more } = peer.registrar.export(region);
     let tokens = token.into_iter().chain(more).collect();
     let mut label = region.label().to_owned();
     label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));

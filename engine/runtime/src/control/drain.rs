@@ -95,14 +95,14 @@ impl<E: Env> Control<E> {
 
     /// The peer submits and says nothing more. Answers whether it may say so now.
     pub(super) fn heard_settled(&mut self, token: u64) -> bool {
-        let ports = self.shared.ports.len();
+        let ports = self.shared.workers.len();
         let Some((peer, rest)) = self.rest_of(token) else { return false };
         if rest.settled.is_none() || rest.emptied.is_some() {
             return false;
         }
         let emptied = Latch::new(ports);
         rest.emptied = Some(Arc::clone(&emptied));
-        for port in &self.shared.ports {
+        for port in &self.shared.workers {
             port.call(WorkerCall::DrainInbound { peer: Arc::clone(&peer), drained: Arc::clone(&emptied) });
         }
         true
@@ -124,7 +124,7 @@ impl<E: Env> Control<E> {
     }
 
     fn stop_submitting(&mut self, token: u64, peer: &Arc<PeerState>, cause: Cause) {
-        let ports = self.shared.ports.len();
+        let ports = self.shared.workers.len();
         let Some((_, rest)) = self.rest_of(token) else { return };
         if rest.settled.is_some() {
             return;
@@ -133,7 +133,7 @@ impl<E: Env> Control<E> {
         peer.drain(cause);
         let settled = Latch::new(ports);
         rest.settled = Some(Arc::clone(&settled));
-        for port in &self.shared.ports {
+        for port in &self.shared.workers {
             port.call(WorkerCall::DrainTransfers { peer: Arc::clone(peer), drained: Arc::clone(&settled) });
         }
     }

@@ -145,7 +145,7 @@ fn hello<E: Env>(shared: &Shared<E>, peer_index: u32, expects: u64, (reach, apar
         expects,
         host: shared.card.host,
         process: shared.process,
-        workers: shared.ports.len() as u16,
+        workers: shared.workers.len() as u16,
         peer_index,
         transports: offered.map(|transport| transport.name().to_owned()).collect(),
     }
@@ -161,7 +161,7 @@ fn sides<E: Env>(
         host: shared.card.host,
         process: shared.process,
         epoch: shared.epoch.0,
-        workers: shared.ports.len(),
+        workers: shared.workers.len(),
         peer_index,
     };
     let there = RemoteEnd {
@@ -362,7 +362,7 @@ impl<E: Env> Control<E> {
         let (transport, offering) = greeter.offering.take().expect("a listener offers before it is answered");
         if theirs.transport != transport.name() {
             let text = format!("`{}` was offered and `{}` answered", transport.name(), theirs.transport);
-            return Err(Refusal(RefusalCode::Garbled, text));
+            return Err(Refusal(RefusalCode::Malformed, text));
         }
         let link = (offering.join)(&theirs.blob, tokens).map_err(bad_offer)?;
         self.establish(token, transport, link);
@@ -415,8 +415,8 @@ impl<E: Env> Control<E> {
             transport_messages,
         };
         self.shared.peers.insert(&peer);
-        for (port, lane) in self.shared.ports.iter().zip(link.lanes) {
-            port.call(WorkerCall::Join { peer: Arc::clone(&peer), lane });
+        for (port, lane) in self.shared.workers.iter().zip(link.lanes) {
+            port.call(WorkerCall::AddLane { peer: Arc::clone(&peer), lane });
         }
         if let Some(call) = call {
             call.answer.answer(Ok(peer));
@@ -479,13 +479,13 @@ impl<E: Env> Control<E> {
             return self.broke(token, &broken);
         }
         let text = "the greeting was not finished in time".to_owned();
-        self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Garbled, text });
+        self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Malformed, text });
     }
 
     /// What a stranger said is not the protocol.
     pub(super) fn greeting_garbled(&mut self, token: u64, text: String) {
         self.shared.knocks.garbled.add(1);
-        self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Garbled, text });
+        self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Malformed, text });
     }
 
     pub(super) fn refuse_closing(&mut self, token: u64) {

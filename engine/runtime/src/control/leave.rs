@@ -52,10 +52,10 @@ impl<E: Env> Control<E> {
                 peer.end(cause);
                 self.shared.manager.handle(Event::Left { peer: key_of(&peer), cause }, self.shared.env.now());
                 self.shared.book().forget_own(peer.name.as_str(), peer.epoch.0);
-                let workers = Latch::new(self.shared.ports.len());
-                for port in &self.shared.ports {
+                let workers = Latch::new(self.shared.workers.len());
+                for port in &self.shared.workers {
                     let (peer, left) = (Arc::clone(&peer), Arc::clone(&workers));
-                    port.call(WorkerCall::Leave { peer, cause, left });
+                    port.call(WorkerCall::RemoveLane { peer, cause, left });
                 }
                 let waiting = waiting.into_iter().collect();
                 let leaving = Leaving { peer, workers, said: None, heard: false, mute: false, waiting };
@@ -111,7 +111,7 @@ impl<E: Env> Control<E> {
         if leaving.said.is_some() || !leaving.workers.is_open() {
             return;
         }
-        self.shared.segments.owner_state.depart(leaving.peer.peer_index);
+        self.shared.segments.owner_state.count_session_end(leaving.peer.peer_index);
         leaving.peer.was_left();
         leaving.said = Some(self.shared.env.now() + GOODBYE_WITHIN);
         if !leaving.mute {

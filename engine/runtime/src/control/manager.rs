@@ -120,7 +120,7 @@ impl<E: Env> Control<E> {
         let was_short = peer.inbox_credits.available() == 0;
         peer.inbox_credits.give_back(1).expect("a credit was taken when the landing came");
         if was_short {
-            self.shared.ports.iter().for_each(|port| port.call(WorkerCall::PollLane { peer_index: peer.peer_index }));
+            self.shared.workers.iter().for_each(|port| port.call(WorkerCall::PollLane { peer_index: peer.peer_index }));
         }
     }
 

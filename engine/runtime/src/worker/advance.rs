@@ -14,11 +14,11 @@ use super::{LaneEntry, URGENT_UNITS_AT_ONCE, Worker, lane_entry};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
-use crate::slot::{Phase, Slot, TransferOutcome, UnitClaim};
+use crate::slot::{ClaimResult, Phase, Slot, TransferOutcome};
 use crate::statistics::WorkerStatistics;
 
 /// Looks into the logs of withdrawn memory while one unit is moved.
-const WITHDRAWALS_PER_UNIT: u32 = 64;
+const RECHECKS_MAX: u32 = 64;
 
 /// How a transfer ends that finds its memory withdrawn.
 const WITHDRAWN: [Cause; 4] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::MemoryRenewed, Cause::PlanTooOld];
@@ -39,7 +39,7 @@ pub(crate) fn move_units(
     plan: &PlanInner,
     (PlanPosition { unit: mut number, spans: mut from }, count): (PlanPosition, u64),
     lane: &mut dyn Lane,
-    here: &OwnerStateView,
+    local_state: &OwnerStateView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
     tracker: &mut impl OpTracker,
@@ -47,7 +47,7 @@ pub(crate) fn move_units(
     let end = number + count;
     let (mut bytes, mut posts, mut rechecks) = (0, 0, 0);
     while number < end {
-        let Some((unit, units)) = plan.shape.stretch(number, end - number) else { break };
+        let Some((unit, units)) = plan.shape.unit_range(number, end - number) else { break };
         let sides = &plan.sides[unit.section()];
         while from < unit.spans() {
             let filled = unit.fill(from, spans);
@@ -77,10 +77,10 @@ pub(crate) fn move_units(
                     return (bytes, posts - 1, Some(MoveEnd::Full(PlanPosition { unit: number, spans: from })));
                 }
                 // A peer that withdraws without end costs its own transfer, not the others' turn.
-                Err(PostError::Withdrawn(_)) if rechecks == WITHDRAWALS_PER_UNIT => {
+                Err(PostError::Withdrawn(_)) if rechecks == RECHECKS_MAX => {
                     return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
                 }
-                Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, here, *expected) {
+                Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, local_state, *expected) {
                     Ok(checked) => {
                         rechecks += 1;
                         *expected = checked;
@@ -106,14 +106,14 @@ fn post_async(
     unit_range: (PlanPosition, u64),
     entry: &mut LaneEntry,
     (slot, in_flight, statistics): (&Slot, &mut InFlightOps, &WorkerStatistics),
-    here: &OwnerStateView,
+    local_state: &OwnerStateView,
     spans: &mut [Span; SPANS_PER_POST],
 ) -> (u64, u64, Option<MoveEnd>) {
     let Active { command, expected, .. } = &mut *current;
     let plan = &command.plan.as_ref().expect("a transfer with units has a plan").inner;
     let units = plan.shape.units();
     let mut tracker = AsyncTracker::new(in_flight, slot, InFlight::new(command.key, units, command.peer.peer_index));
-    let moved = move_units(plan, unit_range, entry.lane.as_mut(), here, expected, spans, &mut tracker);
+    let moved = move_units(plan, unit_range, entry.lane.as_mut(), local_state, expected, spans, &mut tracker);
     let (accepted, most) = (tracker.accepted, tracker.most);
     current.in_flight += accepted;
     if entry.acknowledges_early {
@@ -141,7 +141,7 @@ impl<E: Env> Worker<E> {
         let units = current.command.units();
         // What a lane finishes later it may stop in the middle of: then one at a time.
         let is_synchronous = current.command.plan.as_ref().is_none_or(|plan| plan.inner.is_synchronous);
-        let statistics = &shared.ports[self.index].statistics;
+        let statistics = &shared.workers[self.index].statistics;
         // A lane that finishes later is busy with what was posted before: no reason to post less.
         let at_once = match &current.command.plan {
             Some(plan) if is_alone && !(waits_behind && is_synchronous) => plan.inner.units_at_once,
@@ -149,7 +149,7 @@ impl<E: Env> Worker<E> {
         };
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
         // Who shares a plan takes less of it towards its end, so that all are done at the same time.
-        let share_divisor = 2 * shared.ports.len() as u64;
+        let share_divisor = 2 * shared.workers.len() as u64;
         let share = |left: u64| match share_divisor {
             _ if !is_synchronous => 1,
             2 => left.min(at_once),
@@ -161,23 +161,23 @@ impl<E: Env> Worker<E> {
             }
             let (at, count) = match current.at.take() {
                 None => match slot.claim(units, share(left)) {
-                    UnitClaim::Finish => break End::Finish,
-                    UnitClaim::Nothing => break End::Drop,
-                    UnitClaim::Units(first, count) => (PlanPosition::start_of(first), count),
+                    ClaimResult::Finish => break End::Finish,
+                    ClaimResult::Nothing => break End::Drop,
+                    ClaimResult::Units(first, count) => (PlanPosition::start_of(first), count),
                 },
                 Some(at) if slot.stop_reason().is_none() => (at, 1),
-                Some(_) if slot.moved(0, units) => break End::Finish,
+                Some(_) if slot.release_claim(0, units) => break End::Finish,
                 Some(_) => continue,
             };
             left -= count;
             let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
-            let here = shared.segments.owner_state.view();
+            let local_state = shared.segments.owner_state.view();
             let before = current.expected;
             let (bytes, posts, stop) = if is_synchronous {
                 let (lane, expected) = (entry.lane.as_mut(), &mut current.expected);
-                move_units(plan, (at, count), lane, here, expected, spans, &mut SyncTracker)
+                move_units(plan, (at, count), lane, local_state, expected, spans, &mut SyncTracker)
             } else {
-                post_async(current, (at, count), entry, (slot, in_flight, statistics), here, spans)
+                post_async(current, (at, count), entry, (slot, in_flight, statistics), local_state, spans)
             };
             if stop.is_some() || current.expected != before {
                 let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
@@ -197,7 +197,7 @@ impl<E: Env> Worker<E> {
                 None => {}
             }
             statistics.units.add(count);
-            if slot.moved(bytes, units) {
+            if slot.release_claim(bytes, units) {
                 break End::Finish;
             }
         };
@@ -241,9 +241,9 @@ impl<E: Env> Worker<E> {
     #[inline]
     fn has_one_transfer(&self) -> bool {
         self.active[0].len() + self.active[1].len() == 1
-            && self.notifying.is_empty()
+            && self.notify_blocked.is_empty()
             && self.commands.is_empty()
-            && self.port().calls.is_empty()
+            && self.own().calls.is_empty()
     }
 
     fn take_first(&mut self, class: Priority) -> Active {
@@ -266,7 +266,7 @@ impl<E: Env> Worker<E> {
         }
         // Whoever waits already goes first: a short note must not starve a long one.
         let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
-        if !active.command.notify.is_empty() && self.notifying.iter().any(is_theirs) {
+        if !active.command.notify.is_empty() && self.notify_blocked.iter().any(is_theirs) {
             return self.wait_for_room(active);
         }
         self.notify(active);
@@ -284,7 +284,7 @@ impl<E: Env> Worker<E> {
                 Some(cause) => self.fail(active, Stage::Notify, cause),
             };
         };
-        let statistics = &self.shared.ports[self.index].statistics;
+        let statistics = &self.shared.workers[self.index].statistics;
         match send_notify(entry, slot, &active.command, self.in_flight.next_completion_id()) {
             Ok(Some(notified)) => {
                 statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
@@ -309,25 +309,25 @@ impl<E: Env> Worker<E> {
         if active.deadline == Timestamp::NEVER {
             active.deadline = self.arm(active.command.timeout);
         }
-        self.notifying.push_back(active);
+        self.notify_blocked.push_back(active);
     }
 
     /// Tries again to tell peers that had no room, each in the order of its transfers. Answers whether
     /// any had.
-    pub(super) fn retry_notifying(&mut self) -> bool {
+    pub(super) fn retry_blocked_notifies(&mut self) -> bool {
         let mut progressed = false;
         self.blocked.clear();
-        for _ in 0..self.notifying.len() {
-            let Some(active) = self.notifying.pop_front() else { break };
+        for _ in 0..self.notify_blocked.len() {
+            let Some(active) = self.notify_blocked.pop_front() else { break };
             let peer_index = active.command.peer.peer_index;
             let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
             if slot.stop_reason().is_none() && self.blocked.contains(&peer_index) {
-                self.notifying.push_back(active);
+                self.notify_blocked.push_back(active);
                 continue;
             }
-            let waiting = self.notifying.len();
+            let waiting = self.notify_blocked.len();
             self.notify(active);
-            if self.notifying.len() == waiting {
+            if self.notify_blocked.len() == waiting {
                 progressed = true;
             } else {
                 self.blocked.push(peer_index);
@@ -417,7 +417,7 @@ impl<E: Env> Shared<E> {
     /// Ends a transfer that has failed; nothing more is announced.
     pub(crate) fn finish_unnotified(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
         let notified = active.notified();
-        self.ports[0].statistics.transfers_failed.add_shared(1);
+        self.workers[0].statistics.transfers_failed.add_shared(1);
         self.finish(active, TransferOutcome { failure: Some((stage, failure.into())), notified });
     }
 

@@ -58,7 +58,7 @@ impl<E: Env> Worker<E> {
         }
         let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
         let whole = active.command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
-        self.shared.slots.get(key).expect("a worker holds its slots").hold();
+        self.shared.slots.get(key).expect("a worker holds its slots").retain();
         self.pending_flushes.push(PendingFlush { key, peer_index, whole });
     }
 

@@ -56,12 +56,12 @@ impl<E: Env> Worker<E> {
         self.sleeper.prepare();
         // Room that came back before the flag was up rang nobody: look once more.
         let may_sleep = self.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());
-        if may_sleep && !self.has_work() && !self.retry_notifying() {
-            let is_waited_for = !self.notifying.is_empty();
+        if may_sleep && !self.has_work() && !self.retry_blocked_notifies() {
+            let is_waited_for = !self.notify_blocked.is_empty();
             let longest = if is_waited_for { LOOK_EVERY } else { SLEEP_MAX };
             let until = self.next_deadline().min(now + longest);
             let bell = &self.shared.segments.bells()[1 + self.index];
-            self.port().statistics.sleeps.add(1);
+            self.own().statistics.sleeps.add(1);
             sleep_on(bell, &self.drivers, until.since(now));
             if is_waited_for {
                 self.look_at_lives();
@@ -72,7 +72,7 @@ impl<E: Env> Worker<E> {
 
     /// Whoever waits for a peer's room waits in vain if it is dead: the control loop hears of it.
     fn look_at_lives(&mut self) {
-        let mut waited_for = self.notifying.iter().map(|active| &active.command.peer);
+        let mut waited_for = self.notify_blocked.iter().map(|active| &active.command.peer);
         if let Some(peer) = waited_for.find(|peer| peer.is_marked_dead() && peer.ended().is_none()) {
             self.shared.control.call(ControlCall::Broken { peer: Arc::clone(peer), cause: Cause::PeerLost });
         }

@@ -83,7 +83,7 @@ impl Default for InFlightOps {
 }
 
 struct OpSlot {
-    uses: u32,
+    generation: u32,
     op: Option<InFlight>,
 }
 
@@ -92,7 +92,7 @@ impl InFlightOps {
     #[inline]
     pub(super) fn next_completion_id(&mut self) -> u64 {
         match self.free.last() {
-            Some(&index) => u64::from(self.slots[index as usize].uses) << 32 | u64::from(index),
+            Some(&index) => u64::from(self.slots[index as usize].generation) << 32 | u64::from(index),
             None => self.grow(),
         }
     }
@@ -100,7 +100,7 @@ impl InFlightOps {
     #[cold]
     fn grow(&mut self) -> u64 {
         let index = self.slots.len() as u32;
-        self.slots.push(OpSlot { uses: 0, op: None });
+        self.slots.push(OpSlot { generation: 0, op: None });
         // Room for every place to be free: giving one back never allocates.
         self.free.reserve(self.slots.len());
         self.free.push(index);
@@ -115,14 +115,14 @@ impl InFlightOps {
 
     fn get_mut(&mut self, completion_id: u64) -> Option<&mut InFlight> {
         let slot = self.slots.get_mut(completion_id as u32 as usize)?;
-        slot.op.as_mut().filter(|_| u64::from(slot.uses) == completion_id >> 32)
+        slot.op.as_mut().filter(|_| u64::from(slot.generation) == completion_id >> 32)
     }
 
     pub(super) fn remove(&mut self, completion_id: u64) -> Option<InFlight> {
         let op = *self.get_mut(completion_id)?;
         let slot = &mut self.slots[completion_id as u32 as usize];
         slot.op = None;
-        slot.uses = slot.uses.wrapping_add(1);
+        slot.generation = slot.generation.wrapping_add(1);
         self.free.push(completion_id as u32);
         Some(op)
     }
@@ -156,7 +156,7 @@ impl InFlightOps {
         (first..self.slots.len()).find_map(|index| {
             let slot = &self.slots[index];
             let op = slot.op.as_ref()?;
-            is_meant(op).then_some(u64::from(slot.uses) << 32 | index as u64)
+            is_meant(op).then_some(u64::from(slot.generation) << 32 | index as u64)
         })
     }
 
@@ -273,14 +273,14 @@ impl<E: Env> Worker<E> {
                 self.shared.release_slot(op.key);
                 return;
             }
-            (OpState::Cancelled, _) => slot.moved_remotely(bytes, op.units),
-            (OpState::Attached, Ok(_)) => slot.moved(bytes, op.units),
+            (OpState::Cancelled, _) => slot.release_remote_claim(bytes, op.units),
+            (OpState::Attached, Ok(_)) => slot.release_claim(bytes, op.units),
             (OpState::Attached, Err(failure)) => {
                 slot.stop(Stage::Move, failure);
-                slot.moved(0, op.units)
+                slot.release_claim(0, op.units)
             }
         };
-        self.port().statistics.bytes.add(bytes);
+        self.own().statistics.bytes.add(bytes);
         self.op_completed(op.key, finishes);
     }
 
@@ -327,7 +327,7 @@ impl<E: Env> Worker<E> {
         let slot = shared.slots.get(key).expect("a worker holds its slots");
         // This worker has a claim of it, so it is not finished here.
         slot.stop(stage, failure);
-        let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
+        let mut finishes = active.at.take().is_some() && slot.release_claim(0, active.command.units());
         let (mut has_freed, mut last) = (false, None);
         let is_its = |op: &InFlight| op.key == key && !matches!(op.state, OpState::Detached | OpState::Ignored);
         while let Some(completion_id) = self.in_flight.next_where(last, is_its) {
@@ -383,30 +383,30 @@ impl<E: Env> Worker<E> {
                     return (false, None);
                 }
                 op.state = OpState::Ignored;
-                (false, Some(slot.moved(0, units)))
+                (false, Some(slot.release_claim(0, units)))
             }
             CancelledOp::Pending if level == CancelLevel::Immediate => {
                 // The transfer ends all the same; its memory is not quiet before the lane says so.
-                slot.hold();
+                slot.retain();
                 (op.state, op.local_pending) = (OpState::Detached, true);
                 (false, Some(slot.detach_pending(units)))
             }
             CancelledOp::Pending => (false, None),
             CancelledOp::Quiesced => {
                 self.in_flight.remove(completion_id);
-                (true, Some(slot.moved(0, units)))
+                (true, Some(slot.release_claim(0, units)))
             }
             CancelledOp::RemotePending => {
                 if op.state == OpState::Attached {
-                    slot.leave_to_peer();
+                    slot.mark_remote_pending();
                     op.state = OpState::Cancelled;
                 }
                 if level != CancelLevel::Immediate {
                     return (false, None);
                 }
-                slot.hold();
+                slot.retain();
                 op.state = OpState::Detached;
-                (false, Some(slot.leave_remote(units)))
+                (false, Some(slot.detach_remote(units)))
             }
         }
     }
@@ -477,7 +477,7 @@ impl<E: Env> Worker<E> {
             } else {
                 // A lane that is gone does not touch this engine's memory.
                 let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
-                let finishes = slot.moved(0, op.units);
+                let finishes = slot.release_claim(0, op.units);
                 self.op_completed(op.key, finishes);
             }
         }

@@ -20,11 +20,11 @@
 
 mod advance;
 mod command;
+mod drain;
 mod flush;
 mod idle;
 mod in_flight;
 mod notify;
-mod settle;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ use self::idle::Idler;
 use self::in_flight::InFlightOps;
 pub(crate) use self::in_flight::SyncTracker;
 use crate::peer_state::PeerState;
-use crate::shared::{ControlCall, Latch, Shared, WorkerCall, WorkerPort};
+use crate::shared::{ControlCall, Latch, Shared, WorkerCall, WorkerShared};
 
 /// Commands taken from the queue in one turn.
 const COMMANDS_PER_TURN: usize = 32;
@@ -98,7 +98,7 @@ pub(crate) struct Worker<E: Env> {
     /// Transfers that have ended, and of which it is to be proven that nothing lands any more.
     pending_flushes: Vec<PendingFlush>,
     /// Transfers whose bytes have landed and whose notification waits for room.
-    notifying: VecDeque<Active>,
+    notify_blocked: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
     draining_transfers: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// What this worker does for all its lanes of a transport at once.
@@ -135,7 +135,7 @@ impl<E: Env> Worker<E> {
             drivers,
             draining_inbound: Vec::new(),
             blocked: Vec::with_capacity(8),
-            notifying: VecDeque::with_capacity(room),
+            notify_blocked: VecDeque::with_capacity(room),
             waiting: VecDeque::with_capacity(room),
             in_flight: InFlightOps::default(),
             pending_flushes: Vec::with_capacity(room),
@@ -150,8 +150,8 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    fn port(&self) -> &WorkerPort {
-        &self.shared.ports[self.index]
+    fn own(&self) -> &WorkerShared {
+        &self.shared.workers[self.index]
     }
 
     /// The thread's body: turns until told to stop.
@@ -170,11 +170,11 @@ impl<E: Env> Worker<E> {
     /// One turn. Answers whether there was anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         self.turns += 1;
-        self.port().statistics.turns.set(self.turns);
+        self.own().statistics.turns.set(self.turns);
         let mut worked = false;
         // Asking first is a load; popping from an empty queue is a full barrier.
-        while !self.port().calls.is_empty() {
-            let Some(call) = self.port().calls.pop() else { break };
+        while !self.own().calls.is_empty() {
+            let Some(call) = self.own().calls.pop() else { break };
             self.handle_call(call);
             worked = true;
         }
@@ -213,7 +213,7 @@ impl<E: Env> Worker<E> {
     /// Whether a turn would find something; asked once more before sleeping.
     pub(crate) fn has_work(&self) -> bool {
         !self.commands.is_empty()
-            || !self.port().calls.is_empty()
+            || !self.own().calls.is_empty()
             || self.active.iter().any(|class| !class.is_empty())
             || self.waiting.iter().any(|active| self.cancel_wanted(active).is_some())
             || !self.ready.is_empty()
@@ -240,7 +240,7 @@ impl<E: Env> Worker<E> {
     /// Counts a transfer that never was in any queue.
     #[inline]
     pub(crate) fn count_fast_path(&self, bytes: u64) {
-        let statistics = &self.port().statistics;
+        let statistics = &self.own().statistics;
         statistics.transfers_completed.add(1);
         statistics.bytes.add(bytes);
     }
@@ -252,7 +252,7 @@ impl<E: Env> Worker<E> {
 
     fn handle_call(&mut self, call: WorkerCall) {
         match call {
-            WorkerCall::Join { peer, lane } => {
+            WorkerCall::AddLane { peer, lane } => {
                 let index = peer.peer_index as usize;
                 if self.lanes.len() <= index {
                     self.lanes.resize_with(index + 1, || None);
@@ -261,7 +261,7 @@ impl<E: Env> Worker<E> {
                 self.lanes[index] = Some(LaneEntry { lane, peer, acknowledges_early, transfers_drained: false });
                 self.ready.mark(index);
             }
-            WorkerCall::Leave { peer, cause, left } => {
+            WorkerCall::RemoveLane { peer, cause, left } => {
                 self.remove_session(&peer, cause);
                 left.arrive();
                 self.shared.control.call(ControlCall::LatchOpened);
@@ -283,8 +283,8 @@ impl<E: Env> Worker<E> {
                 self.cancel(active, Stage::Move, cause, CancelLevel::Immediate);
             }
         }
-        let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(is_theirs);
-        self.notifying.extend(kept);
+        let (gone, kept): (Vec<_>, Vec<_>) = self.notify_blocked.drain(..).partition(is_theirs);
+        self.notify_blocked.extend(kept);
         for active in gone {
             self.fail(active, Stage::Notify, cause);
         }
@@ -304,7 +304,7 @@ impl<E: Env> Worker<E> {
         for peer in peers {
             self.drop_lane(&peer, cause);
         }
-        for active in std::mem::take(&mut self.notifying) {
+        for active in std::mem::take(&mut self.notify_blocked) {
             self.fail(active, Stage::Notify, cause);
         }
         self.lanes.clear();
@@ -313,7 +313,7 @@ impl<E: Env> Worker<E> {
     fn take_commands(&mut self) -> bool {
         for taken in 0..COMMANDS_PER_TURN {
             let Some(command) = self.commands.pop() else { return taken > 0 };
-            self.port().statistics.commands.add(1);
+            self.own().statistics.commands.add(1);
             self.accept(command);
         }
         true
@@ -343,8 +343,8 @@ impl<E: Env> Worker<E> {
         }
         let worked = !(no_urgent && no_bulk);
         // Peers without room are asked now and then, so that they cost those who have some next to nothing.
-        let is_due = !self.notifying.is_empty() && (!worked || self.turns.is_multiple_of(TURNS_PER_RETRY));
-        worked | (is_due && self.retry_notifying())
+        let is_due = !self.notify_blocked.is_empty() && (!worked || self.turns.is_multiple_of(TURNS_PER_RETRY));
+        worked | (is_due && self.retry_blocked_notifies())
     }
 
     /// Advances each transfer of a class once, the first so many of them.
@@ -401,7 +401,7 @@ impl<E: Env> Worker<E> {
             self.unstall(&peer);
         }
         if taken > 0 {
-            self.port().statistics.notes_received.add(taken);
+            self.own().statistics.notes_received.add(taken);
             self.shared.application.ring();
         }
         let polled = Polled { taken: taken + completed, is_empty: matches!(result, Ok(false)) && !refused };
@@ -457,12 +457,12 @@ impl<E: Env> Worker<E> {
             let stage = if active.command.plan.is_some() { Stage::Move } else { Stage::Notify };
             is_late(active).then_some((stage, Cause::DeadlineExceeded.into(), CancelLevel::Immediate))
         });
-        while let Some(index) = self.notifying.iter().position(is_late) {
-            let active = self.notifying.remove(index).expect("the index is in range");
+        while let Some(index) = self.notify_blocked.iter().position(is_late) {
+            let active = self.notify_blocked.remove(index).expect("the index is in range");
             self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
         }
         // Computed last, over all queues: giving one transfer up may have moved others from queue to queue.
-        let all = self.active.iter().flatten().chain(&self.waiting).chain(&self.notifying);
+        let all = self.active.iter().flatten().chain(&self.waiting).chain(&self.notify_blocked);
         self.next_deadline = all.map(|active| active.deadline).min().unwrap_or(Timestamp::NEVER);
     }
 
@@ -518,7 +518,7 @@ impl<E: Env> LaneEvents for Delivery<'_, E> {
 impl<E: Env> Delivery<'_, E> {
     fn put(&mut self, note: Note<'_>, handle: Option<Handle>) {
         debug_assert!(self.reserved, "a lane asks for room before every notification");
-        if self.shared.manager.is_landing(note.id) {
+        if self.shared.manager.is_internal(note.id) {
             self.shared.landed(self.peer, note.payload);
         } else {
             self.shared.inbox.put(self.peer, note.id, note.payload, handle);

@@ -55,7 +55,7 @@ impl<E: Env> Worker<E> {
         if let Err(failure) = result {
             slot.stop(Stage::Notify, failure);
         }
-        let finishes = slot.moved(0, op.units);
+        let finishes = slot.release_claim(0, op.units);
         self.op_completed(op.key, finishes);
     }
 
@@ -78,7 +78,7 @@ impl<E: Env> Worker<E> {
 
     fn finish_ok(&mut self, active: Active) {
         self.flush_is_not_needed(&active);
-        let statistics = &self.shared.ports[self.index].statistics;
+        let statistics = &self.shared.workers[self.index].statistics;
         statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
         statistics.transfers_completed.add(1);
         let notified = active.notified();

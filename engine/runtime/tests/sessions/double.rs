@@ -192,7 +192,7 @@ impl Registrar for Keys {
 
     fn import(&self, region: &AdvertisedRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let key = RegionKey { region: region.id, generation: region.generation };
-        let memory = RdmaMemory { key, base: region.base, bytes: region.bytes, keys: vec![1, 2] };
+        let memory = RdmaMemory { key, base: region.base, bytes: region.bytes, rkeys: vec![1, 2] };
         Ok(RemoteMemory::Rdma(Arc::new(memory)))
     }
 
@@ -222,7 +222,7 @@ impl Transport for Cards {
         Ok("for a test")
     }
 
-    fn forget(&self, region: RegionId, last: Generation) {
+    fn release_registrations(&self, region: RegionId, last: Generation) {
         self.seen.forgotten.lock().unwrap().push((region.0, last.0));
     }
 

@@ -93,24 +93,24 @@ fn a_foreign_user_is_refused_by_the_systems_word() {
 
 #[test]
 fn a_hello_that_makes_no_sense_is_refused() {
-    assert_refused(answer_to(|hello| hello.name = "../up".to_owned()), RefusalCode::Garbled, "name is unusable");
-    assert_refused(answer_to(|hello| hello.name.clear()), RefusalCode::Garbled, "name is unusable");
-    assert_refused(answer_to(|hello| hello.workers = 0), RefusalCode::Garbled, "0 workers");
+    assert_refused(answer_to(|hello| hello.name = "../up".to_owned()), RefusalCode::Malformed, "name is unusable");
+    assert_refused(answer_to(|hello| hello.name.clear()), RefusalCode::Malformed, "name is unusable");
+    assert_refused(answer_to(|hello| hello.workers = 0), RefusalCode::Malformed, "0 workers");
     let many = WORKERS_MAX as u16 + 1;
-    assert_refused(answer_to(|hello| hello.workers = many), RefusalCode::Garbled, "17 workers");
+    assert_refused(answer_to(|hello| hello.workers = many), RefusalCode::Malformed, "17 workers");
 }
 
 #[test]
 fn a_frame_out_of_order_is_refused() {
-    assert_refused(listener().handle(Frame::Offer(offer())), RefusalCode::Garbled, "kind 3");
-    assert_refused(listener().handle(Frame::Goodbye), RefusalCode::Garbled, "kind 7");
+    assert_refused(listener().handle(Frame::Offer(offer())), RefusalCode::Malformed, "kind 3");
+    assert_refused(listener().handle(Frame::Goodbye), RefusalCode::Malformed, "kind 7");
     let mut twice = listener();
     let hello = Frame::Hello(caller().ours().clone());
     twice.handle(hello.clone()).unwrap();
-    assert_refused(twice.handle(hello.clone()), RefusalCode::Garbled, "kind 1");
+    assert_refused(twice.handle(hello.clone()), RefusalCode::Malformed, "kind 1");
     twice.handle(Frame::Offer(offer())).unwrap();
     for late in [hello, Frame::Offer(offer())] {
-        assert_refused(twice.handle(late), RefusalCode::Garbled, "Established");
+        assert_refused(twice.handle(late), RefusalCode::Malformed, "Established");
     }
 }
 

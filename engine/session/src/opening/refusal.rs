@@ -22,7 +22,7 @@ pub enum OpeningCode {
     /// No session of the listener made this stream's token, or it was used before.
     BadToken,
     /// The listener did not understand what it was sent.
-    Garbled,
+    Malformed,
     /// The listener is shutting down.
     Closing,
     /// A code of a later release.
@@ -38,7 +38,7 @@ impl OpeningCode {
             Self::RateLimited => 3,
             Self::Busy => 4,
             Self::BadToken => 5,
-            Self::Garbled => 6,
+            Self::Malformed => 6,
             Self::Closing => 7,
             Self::Other(number) => number,
         }
@@ -52,7 +52,7 @@ impl OpeningCode {
             3 => Self::RateLimited,
             4 => Self::Busy,
             5 => Self::BadToken,
-            6 => Self::Garbled,
+            6 => Self::Malformed,
             7 => Self::Closing,
             other => Self::Other(other),
         }
@@ -66,7 +66,7 @@ impl OpeningCode {
             Self::RateLimited => "this host called too often; wait a little, and look for what calls in a loop",
             Self::Busy => "the other engine has too much to do; try again",
             Self::BadToken => "the session of this stream is over; connect anew",
-            Self::Garbled => "the other engine did not understand what it was sent",
+            Self::Malformed => "the other engine did not understand what it was sent",
             Self::Closing => "the other engine is shutting down",
             Self::Other(_) => "a later release says so; its words tell more",
         }

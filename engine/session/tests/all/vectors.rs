@@ -109,7 +109,7 @@ fn frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
         ("refuse-no-transport", "kind 2: refusal, no transport", refuse(RefusalCode::NoTransport, "shm: no"), 0),
         ("refuse-foreign-user", "kind 2: refusal, another user", refuse(RefusalCode::ForeignUser, "user 0"), 0),
         ("refuse-full", "kind 2: refusal, as many peers as possible", refuse(RefusalCode::Full, "1024"), 0),
-        ("refuse-garbled", "kind 2: refusal, not understood", refuse(RefusalCode::Garbled, "kind 9"), 0),
+        ("refuse-garbled", "kind 2: refusal, not understood", refuse(RefusalCode::Malformed, "kind 9"), 0),
         ("refuse-bad-offer", "kind 2: refusal, unusable memory", refuse(RefusalCode::BadOffer, "not sealed"), 0),
         ("refuse-closing", "kind 2: refusal, shutting down; no words", refuse(RefusalCode::Closing, ""), 0),
         ("offer", "kind 3: what a transport needs, with 6 descriptors", Frame::Offer(offer), 6),

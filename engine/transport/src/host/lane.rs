@@ -33,7 +33,7 @@ pub struct CopyLaneParts<'a> {
     pub segments: &'a Arc<EngineSegments>,
     pub peer_segments: &'a Arc<PeerSegments>,
     /// The index of the peer in our table.
-    pub our_index: u32,
+    pub peer_index: u32,
     /// Our index in the peer's table.
     pub index_at_peer: u32,
     /// Where we leave our notes: memory of the peer.
@@ -116,7 +116,7 @@ impl CopyLane {
         let CopyLaneParts {
             segments,
             peer_segments,
-            our_index,
+            peer_index: our_index,
             index_at_peer,
             outbound: range,
             inbound,
@@ -159,7 +159,7 @@ impl CopyLane {
     }
 
     /// Answers whether the counter is still there.
-    fn count(&self, counter: CounterRef) -> bool {
+    fn increment_counter(&self, counter: CounterRef) -> bool {
         // A counter that is gone, or whose index has a new use, is not touched.
         let cell = self.peer_segments.mailbox.counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
@@ -321,7 +321,7 @@ impl Lane for CopyLane {
         if let Some(note) = arrival.note {
             self.push(RecordKind::Note, note)?;
         }
-        Ok(NotifyPosted::Delivered(arrival.counter.is_none_or(|counter| self.count(counter))))
+        Ok(NotifyPosted::Delivered(arrival.counter.is_none_or(|counter| self.increment_counter(counter))))
     }
 
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError> {

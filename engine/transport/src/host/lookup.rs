@@ -15,22 +15,22 @@ use super::owner_state::{OwnerStateView, is_renewal, withdrawn_bytes};
 
 /// Why memory may not be touched any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlanWithdrawn {
+pub enum WithdrawalConflict {
     /// It was taken back.
     Revoked,
     /// It got fresh memory.
     Renewed,
     /// The log does not reach back far enough to tell.
-    Unknown,
+    LogOverrun,
 }
 
-impl PlanWithdrawn {
+impl WithdrawalConflict {
     /// The cause that the peer gets if its operation touches this memory.
     pub fn cause_for_peer(self) -> Cause {
         match self {
             Self::Revoked => Cause::RevokedByPeer,
             Self::Renewed => Cause::MemoryRenewed,
-            Self::Unknown => Cause::PlanTooOld,
+            Self::LogOverrun => Cause::PlanTooOld,
         }
     }
 
@@ -38,7 +38,7 @@ impl PlanWithdrawn {
     pub fn cause_for_local(self) -> Cause {
         match self {
             Self::Revoked | Self::Renewed => Cause::RevokedHere,
-            Self::Unknown => Cause::PlanTooOld,
+            Self::LogOverrun => Cause::PlanTooOld,
         }
     }
 }
@@ -50,7 +50,7 @@ pub fn check_withdrawals(
     since: u64,
     key: RegionKey,
     extents: impl Iterator<Item = (u64, u64)> + Clone,
-) -> Result<(), PlanWithdrawn> {
+) -> Result<(), WithdrawalConflict> {
     if view.revision() == since {
         return Ok(());
     }
@@ -64,12 +64,14 @@ pub(crate) fn check_against(
     is_untouched: impl FnOnce() -> bool,
     key: RegionKey,
     extents: impl Iterator<Item = (u64, u64)> + Clone,
-) -> Result<(), PlanWithdrawn> {
-    let Ok(after) = withdrawals else { return if is_untouched() { Ok(()) } else { Err(PlanWithdrawn::Unknown) } };
+) -> Result<(), WithdrawalConflict> {
+    let Ok(after) = withdrawals else {
+        return if is_untouched() { Ok(()) } else { Err(WithdrawalConflict::LogOverrun) };
+    };
     match concerning(&after.list, key, extents) {
         None => Ok(()),
-        Some(gone) if is_renewal(gone) => Err(PlanWithdrawn::Renewed),
-        Some(_) => Err(PlanWithdrawn::Revoked),
+        Some(gone) if is_renewal(gone) => Err(WithdrawalConflict::Renewed),
+        Some(_) => Err(WithdrawalConflict::Revoked),
     }
 }
 

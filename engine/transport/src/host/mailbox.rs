@@ -80,11 +80,11 @@ impl MailboxView {
     pub fn over(range: SharedRange, workers: usize) -> Result<Self, JoinError> {
         let layout = layout(workers);
         if range.len() < layout.end {
-            return Err(JoinError::Garbled("its mailbox is too small for its workers"));
+            return Err(JoinError::Malformed("its mailbox is too small for its workers"));
         }
         let counters = range.slice(layout.counters, CounterTable::bytes_for(COUNTERS_MAX));
         let counters = counters.and_then(|range| CounterTable::mapped(&range, COUNTERS_MAX).ok());
-        let counters = counters.ok_or(JoinError::Garbled("its mailbox holds no counters"))?;
+        let counters = counters.ok_or(JoinError::Malformed("its mailbox holds no counters"))?;
         Ok(Self { range: range, workers, counters })
     }
 

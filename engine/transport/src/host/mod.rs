@@ -18,7 +18,7 @@ mod segments;
 
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::check_against;
-pub use lookup::{LastRegion, PlanWithdrawn, check_withdrawals};
+pub use lookup::{LastRegion, WithdrawalConflict, check_withdrawals};
 pub use mailbox::{Mailbox, MailboxView, mailbox_bytes};
 pub(crate) use owner_state::REGION_WORDS;
 pub use owner_state::{

@@ -16,12 +16,12 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
-use penstock_memory::{LifeError, LifeLock, MemoryError, Segment};
+use penstock_memory::{LivenessError, LivenessLock, MemoryError, Segment};
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::gate::{GATE_ENTRIES, HAZARD_BYTES};
 use penstock_ring::life::LIFE_BYTES;
 use penstock_ring::{
-    GateReader, GateWriter, Hazard, HazardView, Life, LifeView, LogOverrun, Observation, Published, Publisher,
+    GateReader, GateWriter, Hazard, HazardView, Liveness, LivenessView, LogOverrun, Observation, Published, Publisher,
     SharedRange, Withdrawal,
 };
 
@@ -37,7 +37,7 @@ const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the l
 const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line each");
 
 /// Withdrawals that the owner itself remembers, to tell peers that cannot look: a peer that misses more finds its older plans too old.
-const TOLD_MAX: usize = 64 * WITHDRAWALS_KEPT;
+const HISTORY_MAX: usize = 64 * WITHDRAWALS_KEPT;
 
 /// Words for the last withdrawals of regions. Regions that share one are taken for touched where only the other was.
 pub(crate) const REGION_WORDS: usize = 4096;
@@ -64,7 +64,7 @@ pub const fn owner_state_bytes(workers: usize) -> usize {
     HAZARDS_OFFSET + PEERS_MAX * workers * LINE_BYTES
 }
 
-fn departures_offset(peer_index: u32) -> usize {
+fn ended_sessions_offset(peer_index: u32) -> usize {
     DEPARTURES_OFFSET + peer_index as usize * 8
 }
 
@@ -82,14 +82,14 @@ pub struct OwnerState {
     range: SharedRange,
     workers: usize,
     gate: Mutex<Gate>,
-    deregistered: Publisher,
+    last_region_end: Publisher,
     view: OwnerStateView,
 }
 
 struct Gate {
     writer: GateWriter,
     /// The end of the log, more of it than peers see.
-    told: VecDeque<Withdrawal>,
+    history: VecDeque<Withdrawal>,
 }
 
 impl OwnerState {
@@ -100,8 +100,8 @@ impl OwnerState {
         let writer = GateWriter::mapped(&range, GATE_OFFSET).expect("the gate lies inside the segment");
         let deregistered = Publisher::mapped(&range, 0).expect("the segment has a first word");
         let view = OwnerStateView::over(range.clone(), workers).expect("this is our own, whole state");
-        let gate = Mutex::new(Gate { writer, told: VecDeque::new() });
-        Ok(Self { segment, range: range, workers, gate, deregistered, view })
+        let gate = Mutex::new(Gate { writer, history: VecDeque::new() });
+        Ok(Self { segment, range: range, workers, gate, last_region_end: deregistered, view })
     }
 
     /// The segment, to be passed to peers.
@@ -117,18 +117,18 @@ impl OwnerState {
 
     /// Withdraws memory: whoever copies from now on, by the returned revision, will see it.
     pub fn withdraw(&self, withdrawals: &[Withdrawal]) -> u64 {
-        self.take_back(&mut self.gate(), withdrawals)
+        self.append_withdrawals(&mut self.gate(), withdrawals)
     }
 
     /// Publishes the regions' words before the revision: a reader that sees the new revision sees them, too.
-    fn take_back(&self, gate: &mut Gate, withdrawals: &[Withdrawal]) -> u64 {
+    fn append_withdrawals(&self, gate: &mut Gate, withdrawals: &[Withdrawal]) -> u64 {
         for (revision, withdrawal) in (gate.writer.revision() + 1..).zip(withdrawals) {
             let word = Publisher::mapped(&self.range, last_offset(withdrawal.region));
             word.expect("the words lie inside the segment").publish(revision);
-            gate.told.push_back(*withdrawal);
+            gate.history.push_back(*withdrawal);
         }
-        let excess = gate.told.len().saturating_sub(TOLD_MAX);
-        gate.told.drain(..excess);
+        let excess = gate.history.len().saturating_sub(HISTORY_MAX);
+        gate.history.drain(..excess);
         gate.writer.withdraw(withdrawals)
     }
 
@@ -136,9 +136,9 @@ impl OwnerState {
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
         let gate = self.gate();
         let revision = gate.writer.revision();
-        let missed = usize::try_from(revision.wrapping_sub(since)).ok().filter(|missed| *missed <= gate.told.len());
+        let missed = usize::try_from(revision.wrapping_sub(since)).ok().filter(|missed| *missed <= gate.history.len());
         let missed = missed.ok_or(LogOverrun { known: since, found: revision })?;
-        Ok(Withdrawals { revision, list: gate.told.range(gate.told.len() - missed..).copied().collect() })
+        Ok(Withdrawals { revision, list: gate.history.range(gate.history.len() - missed..).copied().collect() })
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
@@ -149,30 +149,30 @@ impl OwnerState {
     pub fn withdraw_region(&self, region: u32, generation: u32) -> u64 {
         let mut gate = self.gate();
         // Published first: who finds the new revision finds this too, and knows the region is gone.
-        self.deregistered.publish(gate.writer.revision() + 1);
-        self.take_back(&mut gate, &[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }])
+        self.last_region_end.publish(gate.writer.revision() + 1);
+        self.append_withdrawals(&mut gate, &[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }])
     }
 
     /// Withdraws ranges, given as (offset, length), that get fresh memory.
     pub fn withdraw_renewed(&self, region: u32, generation: u32, ranges: &[(u64, u64)]) -> u64 {
         let mut gate = self.gate();
         // As for a whole region: whoever builds a plan has to look into the log until the news has come.
-        self.deregistered.publish(gate.writer.revision() + ranges.len() as u64);
+        self.last_region_end.publish(gate.writer.revision() + ranges.len() as u64);
         let withdrawal = |&(offset, len)| Withdrawal { region, generation, offset, len: len | RENEWED };
-        self.take_back(&mut gate, &ranges.iter().map(withdrawal).collect::<Vec<_>>())
+        self.append_withdrawals(&mut gate, &ranges.iter().map(withdrawal).collect::<Vec<_>>())
     }
 
     /// All workers have left the session at this place: none of them copies for it any more.
-    pub fn depart(&self, peer_index: u32) {
-        let word = Publisher::mapped(&self.range, departures_offset(peer_index))
+    pub fn count_session_end(&self, peer_index: u32) {
+        let word = Publisher::mapped(&self.range, ended_sessions_offset(peer_index))
             .expect("peer indices are bounded by their table");
         word.publish(word.reader().read().wrapping_add(1));
     }
 
     /// The calling thread stands for this engine from now on, until the lock is dropped: its death is
     /// marked here for peers to see. At most once.
-    pub fn live(&self) -> Result<LifeLock, LifeError> {
-        LifeLock::take(&self.segment, LIFE_OFFSET)
+    pub fn hold_liveness_lock(&self) -> Result<LivenessLock, LivenessError> {
+        LivenessLock::take(&self.segment, LIFE_OFFSET)
     }
 
     /// What a peer sees of this state; also how this engine sees its own.
@@ -188,7 +188,7 @@ pub struct OwnerStateView {
     workers: usize,
     gate: GateReader,
     deregistered: Published,
-    life: LifeView,
+    life: LivenessView,
 }
 
 /// A worker that was seen copying between two engines.
@@ -203,13 +203,14 @@ impl OwnerStateView {
     /// Looks at the state of an engine with so many workers.
     pub fn over(range: SharedRange, workers: usize) -> Result<Self, JoinError> {
         if range.len() < owner_state_bytes(workers) {
-            return Err(JoinError::Garbled("its owner state is too small for its workers"));
+            return Err(JoinError::Malformed("its owner state is too small for its workers"));
         }
-        let gate =
-            GateReader::mapped(&range, GATE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no gate"))?;
-        let deregistered = Published::mapped(&range, 0).map_err(|_| JoinError::Garbled("its owner state is empty"))?;
-        let life =
-            LifeView::mapped(&range, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no life"))?;
+        let gate = GateReader::mapped(&range, GATE_OFFSET)
+            .map_err(|_| JoinError::Malformed("its owner state holds no gate"))?;
+        let deregistered =
+            Published::mapped(&range, 0).map_err(|_| JoinError::Malformed("its owner state is empty"))?;
+        let life = LivenessView::mapped(&range, LIFE_OFFSET)
+            .map_err(|_| JoinError::Malformed("its owner state holds no life"))?;
         Ok(Self { range, workers, gate, deregistered, life })
     }
 
@@ -225,7 +226,7 @@ impl OwnerStateView {
     }
 
     /// The revision of the last deregistration of a whole region, or renewal of a part of one.
-    pub fn deregistered(&self) -> u64 {
+    pub fn last_region_end(&self) -> u64 {
         self.deregistered.read()
     }
 
@@ -237,13 +238,13 @@ impl OwnerStateView {
 
     /// How many sessions at this index have ended on the owner's side. Another number than at the
     /// beginning of a session is the proof that the owner's workers have left it.
-    pub fn sessions_left(&self, peer_index: u32) -> u64 {
-        Published::mapped(&self.range, departures_offset(peer_index)).map_or(0, |word| word.read())
+    pub fn ended_sessions(&self, peer_index: u32) -> u64 {
+        Published::mapped(&self.range, ended_sessions_offset(peer_index)).map_or(0, |word| word.read())
     }
 
     /// Whether the thread that stands for the owner still lives. Its death ends the session; it is no
     /// proof that nothing lands any more, since other threads of that process may still copy.
-    pub fn liveness(&self) -> Life {
+    pub fn liveness(&self) -> Liveness {
         self.life.look()
     }
 

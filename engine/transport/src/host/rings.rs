@@ -20,8 +20,8 @@ pub const fn ring_segment_bytes(senders: usize) -> usize {
 
 fn storage(range: &SharedRange, sender: usize) -> Result<MappedStorage, JoinError> {
     let part = range.slice(sender * ring_bytes(), ring_bytes());
-    let part = part.ok_or(JoinError::Garbled("its rings are too small"))?;
-    MappedStorage::new(part, RING_LINES).map_err(|_| JoinError::Garbled("its rings have another shape"))
+    let part = part.ok_or(JoinError::Malformed("its rings are too small"))?;
+    MappedStorage::new(part, RING_LINES).map_err(|_| JoinError::Malformed("its rings have another shape"))
 }
 
 /// The rings a peer fills and this engine empties.
@@ -46,5 +46,5 @@ impl InboundRings {
 
 /// The sender's end of ring `sender`.
 pub(super) fn outbound(range: &SharedRange, sender: usize) -> Result<OutboundRing, JoinError> {
-    Producer::attach(storage(range, sender)?).map_err(|_| JoinError::Garbled("its rings are in use already"))
+    Producer::attach(storage(range, sender)?).map_err(|_| JoinError::Malformed("its rings are in use already"))
 }

@@ -35,7 +35,7 @@ fn refused_offer(arena: &Arena, words: &str, change: impl FnOnce(&mut Offering))
     change(&mut offering);
     greeted.offer(&offering);
     let (code, text) = greeted.rogue.refusal();
-    assert!(matches!(code, RefusalCode::BadOffer | RefusalCode::Garbled), "{code:?}: {text}");
+    assert!(matches!(code, RefusalCode::BadOffer | RefusalCode::Malformed), "{code:?}: {text}");
     assert!(text.contains(words), "{text:?} does not say {words:?}");
 }
 
@@ -123,7 +123,7 @@ fn too_few_or_too_many_descriptors_are_refused() {
             let tokens: Vec<BorrowedFd<'_>> = offering.tokens[..came].iter().map(|token| token.as_fd()).collect();
             greeted.rogue.send_claiming(&frame, claimed, &tokens);
             let (code, text) = greeted.rogue.refusal();
-            assert_eq!(code, RefusalCode::Garbled, "{text}");
+            assert_eq!(code, RefusalCode::Malformed, "{text}");
             assert!(text.contains(&format!("announced {claimed} descriptors and {came} came")), "{text}");
         }
         // More than any frame may carry, with a hello that carries none.

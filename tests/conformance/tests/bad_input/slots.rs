@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use penstock::Rights;
 use penstock::session::{Frame, RegionNews, RegionsAdvertised};
-use penstock::transport::host::bounce::{BANK_BYTES, Banks, QUESTION_WORDS, SLOTS};
+use penstock::transport::host::bounce::{BANK_BYTES, Banks, REQUEST_WORDS, SLOTS};
 use penstock_conformance::bystander::{Arena, attack};
 use penstock_conformance::command::{Command, Reply};
 use penstock_conformance::pattern::{self, Random};
 use penstock_conformance::rogue::{Intruder, Rogue};
 use penstock_conformance::stage::{FAR_SEED, KV, PATIENCE};
-use penstock_ring::bounce::{Answerer, Asker, BounceStage};
+use penstock_ring::bounce::{BounceStage, Requester, Responder};
 
 const BYTES: u64 = 1 << 20;
 
@@ -33,18 +33,18 @@ fn wait_for_corrupt(arena: &mut Arena, what: &str) {
 }
 
 /// Asks this in slot 0.
-fn ask(intruder: &Intruder, asker: &mut Asker, words: &[u64]) {
+fn ask(intruder: &Intruder, asker: &mut Requester, words: &[u64]) {
     asker.ask(words);
     let place = intruder.own.slots.segment().range();
     place.atomic_u64(Banks::posts_offset(0)).unwrap().fetch_add(1, Ordering::Release); // SYNC bounce-ask: as an initiator does.
     intruder.ring();
 }
 
-fn asker(intruder: &Intruder) -> Asker {
-    Asker::mapped(&intruder.own.slots.segment().range(), Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap()
+fn asker(intruder: &Intruder) -> Requester {
+    Requester::mapped(&intruder.own.slots.segment().range(), Banks::slot_offset(0, 0), REQUEST_WORDS).unwrap()
 }
 
-fn wait_for_answer(asker: &Asker) -> [u64; 2] {
+fn wait_for_answer(asker: &Requester) -> [u64; 2] {
     let until = Instant::now() + PATIENCE;
     loop {
         if let BounceStage::Done(answer) = asker.look().expect("the engine keeps to the protocol") {
@@ -173,10 +173,10 @@ fn an_owner_that_answers_nonsense_ends_its_session_only() {
             intruder.rogue.send(&Frame::Regions(RegionsAdvertised { revision: 0, news: vec![news] }), &[]);
             let place = intruder.slots.range();
             let answering = std::thread::spawn(move || {
-                let owner = Answerer::mapped(&place, Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap();
+                let owner = Responder::mapped(&place, Banks::slot_offset(0, 0), REQUEST_WORDS).unwrap();
                 let until = Instant::now() + PATIENCE;
                 while Instant::now() < until {
-                    if let Some(taken) = owner.take(&mut [0; QUESTION_WORDS]) {
+                    if let Some(taken) = owner.take(&mut [0; REQUEST_WORDS]) {
                         owner.answer(&taken, answer);
                         return;
                     }

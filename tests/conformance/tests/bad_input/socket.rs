@@ -27,7 +27,7 @@ fn random_bytes_are_turned_away() {
             let mut rogue = Rogue::connect(&arena.socket());
             rogue.say(&pattern::bytes(seed, 0, 1 + 97 * seed as usize));
             let (code, text) = rogue.refusal();
-            assert_eq!(code, RefusalCode::Garbled);
+            assert_eq!(code, RefusalCode::Malformed);
             assert!(text.contains("not Penstock frames") && text.contains("another program"), "{text}");
         }
     });
@@ -55,7 +55,7 @@ fn frames_with_bad_headers_are_turned_away() {
             let mut rogue = Rogue::connect(&arena.socket());
             rogue.say(&frame);
             let (code, text) = rogue.refusal();
-            assert_eq!(code, RefusalCode::Garbled, "{what}");
+            assert_eq!(code, RefusalCode::Malformed, "{what}");
             assert!(text.contains(words), "{what}: {text}");
         }
     });
@@ -148,14 +148,14 @@ fn hellos_that_cannot_be_are_refused() {
             (hello.version_min, hello.version_max) = (0, VERSION_MIN - 1);
         });
         refused_hello(arena, RefusalCode::Epoch, "epoch", |hello| hello.expects ^= 1);
-        refused_hello(arena, RefusalCode::Garbled, "name", |hello| hello.name = "../../etc".to_owned());
-        refused_hello(arena, RefusalCode::Garbled, "name", |hello| hello.name.clear());
-        refused_hello(arena, RefusalCode::Garbled, "name", |hello| hello.name = "x".repeat(5000));
-        refused_hello(arena, RefusalCode::Garbled, "epoch", |hello| hello.epoch = 0);
-        refused_hello(arena, RefusalCode::Garbled, "workers", |hello| hello.workers = 0);
-        refused_hello(arena, RefusalCode::Garbled, "workers", |hello| hello.workers = u16::MAX);
-        refused_hello(arena, RefusalCode::Garbled, "place", |hello| hello.peer_index = 1024);
-        refused_hello(arena, RefusalCode::Garbled, "place", |hello| hello.peer_index = u32::MAX);
+        refused_hello(arena, RefusalCode::Malformed, "name", |hello| hello.name = "../../etc".to_owned());
+        refused_hello(arena, RefusalCode::Malformed, "name", |hello| hello.name.clear());
+        refused_hello(arena, RefusalCode::Malformed, "name", |hello| hello.name = "x".repeat(5000));
+        refused_hello(arena, RefusalCode::Malformed, "epoch", |hello| hello.epoch = 0);
+        refused_hello(arena, RefusalCode::Malformed, "workers", |hello| hello.workers = 0);
+        refused_hello(arena, RefusalCode::Malformed, "workers", |hello| hello.workers = u16::MAX);
+        refused_hello(arena, RefusalCode::Malformed, "place", |hello| hello.peer_index = 1024);
+        refused_hello(arena, RefusalCode::Malformed, "place", |hello| hello.peer_index = u32::MAX);
         refused_hello(arena, RefusalCode::NoTransport, "allows", |hello| hello.transports.clear());
         refused_hello(arena, RefusalCode::NoTransport, "allows", |hello| {
             hello.transports = vec!["carrier-pigeon".to_owned(); 500];
@@ -184,13 +184,13 @@ fn frames_out_of_turn_are_refused() {
             let mut rogue = Rogue::connect(&arena.socket());
             rogue.send(&frame, &[]);
             let (code, text) = rogue.refusal();
-            assert_eq!(code, RefusalCode::Garbled);
+            assert_eq!(code, RefusalCode::Malformed);
             assert!(text.contains("does not belong here"), "{text}");
         }
         let mut twice = Rogue::connect(&arena.socket());
         twice.send(&Frame::Hello(hello(&arena.card)), &[]);
         twice.send(&Frame::Hello(hello(&arena.card)), &[]);
-        assert_eq!(twice.refusal().0, RefusalCode::Garbled);
+        assert_eq!(twice.refusal().0, RefusalCode::Malformed);
         // A refusal ends the conversation without another word.
         let mut refuses = Rogue::connect(&arena.socket());
         refuses.send(&Frame::Refuse { code: RefusalCode::Full, text: "x".repeat(10_000) }, &[]);

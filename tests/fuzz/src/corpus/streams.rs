@@ -9,7 +9,7 @@ use penstock_memory::{Hint, ProbeWords};
 use penstock_tcp::wire::{
     Asked, Head, PAYLOAD_BYTES_MAX, put_announcement, put_credit, put_data, put_done, put_refused, put_request,
 };
-use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
+use penstock_transport::host::bounce::{BounceRequest, REQUEST_WORDS, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
 use penstock_verbs::adapter::{GidKind, Token};
 use penstock_verbs::ended::QueueEnded;
@@ -212,8 +212,8 @@ pub(super) fn paths() -> Files {
 pub(super) fn questions() -> Files {
     let ask = |direction, spans: &[Span]| {
         let key = RegionKey { region: RegionId(3), generation: Generation(2) };
-        let mut words = [0; QUESTION_WORDS];
-        let question = Question { direction, hint: Hint::Streaming, key, revision: 9 };
+        let mut words = [0; REQUEST_WORDS];
+        let question = BounceRequest { direction, hint: Hint::Streaming, key, revision: 9 };
         question.encode(spans, &mut words).iter().flat_map(|word| word.to_le_bytes()).collect()
     };
     let span = |at: u64, len: u64| Span { local: 0, remote: at, len };

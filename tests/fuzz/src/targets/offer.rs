@@ -20,12 +20,12 @@ pub fn run(input: &[u8]) {
             let is_made_here = |streams| penstock_tcp::offer::blob(streams, WORKERS) == input;
             assert!((1..=STREAMS_MAX).any(is_made_here), "an offer changes on its way");
         }
-        Err(JoinError::Garbled(why)) => assert!(!why.is_empty()),
+        Err(JoinError::Malformed(why)) => assert!(!why.is_empty()),
         Err(other) => panic!("an offer without descriptors is refused with {other:?}"),
     }
     // Its descriptors are looked at after its bytes: without any, that is as far as it comes.
     match penstock_shm::offer::accept(input, Vec::new(), WORKERS, WORKERS).map(drop) {
-        Err(JoinError::Garbled(why)) => assert!(!why.is_empty()),
+        Err(JoinError::Malformed(why)) => assert!(!why.is_empty()),
         Err(JoinError::Fds { expected, found: 0 }) => assert_eq!(expected, 4 + 1 + WORKERS),
         other => panic!("an offer whose descriptors did not come is answered with {other:?}"),
     }
@@ -35,7 +35,7 @@ pub fn run(input: &[u8]) {
             assert!(offer.rails.iter().all(|rail| rail.queues.len() == CHANNELS && !rail.in_words().is_empty()));
             assert_eq!(offer.blob(), input, "an offer changes on its way");
         }
-        Err(JoinError::Garbled(why)) => assert!(!why.is_empty()),
+        Err(JoinError::Malformed(why)) => assert!(!why.is_empty()),
         Err(other) => panic!("an offer of cards is refused with {other:?}"),
     }
 }

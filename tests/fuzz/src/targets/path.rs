@@ -38,7 +38,7 @@ pub fn run(input: &[u8]) {
         (0..count).map(|_| token.try_clone().expect("a process has some descriptors")).collect()
     };
     let shm = ShmRegistrar::new(Err(WhyNot::SwitchedOff));
-    let _ = shm.is_renewed(region.path);
+    let _ = shm.is_renewed(region.access_blob);
     let mut tokens = with(descriptors);
     let token = tokens.pop();
     match shm.import_with(&region, token, tokens) {
@@ -62,7 +62,7 @@ pub fn run(input: &[u8]) {
     }
     match penstock_verbs::registrar::import(&region, RAILS) {
         Ok(memory) => {
-            assert_eq!((memory.base, memory.bytes, memory.keys.len()), (region.base, region.bytes, RAILS));
+            assert_eq!((memory.base, memory.bytes, memory.rkeys.len()), (region.base, region.bytes, RAILS));
             assert!(memory.base.checked_add(memory.bytes).is_some(), "memory beyond all addresses");
         }
         Err(error) => assert!(!error.to_string().is_empty() || matches!(error, ImportError::NoPath(_))),
@@ -82,7 +82,7 @@ fn region_of(input: &[u8]) -> Option<(usize, AdvertisedRegion<'_>)> {
         base: u64::from_le_bytes(*base),
         bytes: u64::from_le_bytes(*bytes),
         rights,
-        path,
+        access_blob: path,
     };
     Some((usize::from(descriptors) % DESCRIPTORS_MAX, region))
 }

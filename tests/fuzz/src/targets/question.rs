@@ -2,14 +2,14 @@
 
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Direction, Span};
-use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
+use penstock_transport::host::bounce::{BounceRequest, REQUEST_WORDS, SLOT_BYTES};
 
 /// Any words are a question or a typed error. Its spans fill a slot from its beginning and never more than it, and
 /// what was read is written as the same words, but for what lies behind it.
 pub fn run(input: &[u8]) {
     let words = words_of(input);
     let mut spans = [Span { local: 0, remote: 0, len: 0 }; SPANS_PER_POST];
-    let Ok((question, count)) = Question::parse(&words, &mut spans) else { return };
+    let Ok((question, count)) = BounceRequest::parse(&words, &mut spans) else { return };
     let mut filled = 0;
     for span in &spans[..count] {
         assert_eq!(span.remote, filled, "the parts of a slot lie apart");
@@ -21,7 +21,7 @@ pub fn run(input: &[u8]) {
     // Who asks calls the owner's memory the remote one.
     let asked: Vec<Span> =
         spans[..count].iter().map(|span| Span { remote: span.local, local: span.remote, ..*span }).collect();
-    let mut again = [0; QUESTION_WORDS];
+    let mut again = [0; REQUEST_WORDS];
     let said = question.encode(&asked, &mut again);
     assert_eq!(said, &words[..said.len()], "a question changes on its way");
 }
@@ -29,11 +29,11 @@ pub fn run(input: &[u8]) {
 /// Reads one question.
 pub fn parse(input: &[u8]) {
     let mut spans = [Span { local: 0, remote: 0, len: 0 }; SPANS_PER_POST];
-    let _ = Question::parse(&words_of(input), &mut spans);
+    let _ = BounceRequest::parse(&words_of(input), &mut spans);
 }
 
-fn words_of(input: &[u8]) -> [u64; QUESTION_WORDS] {
-    let mut words = [0; QUESTION_WORDS];
+fn words_of(input: &[u8]) -> [u64; REQUEST_WORDS] {
+    let mut words = [0; REQUEST_WORDS];
     for (bytes, word) in input.chunks(8).zip(&mut words) {
         let mut padded = [0; 8];
         padded[..bytes.len()].copy_from_slice(bytes);

@@ -147,7 +147,7 @@ impl Bench {
         let lanes = CopyLane::for_each_worker(CopyLaneParts {
             segments: &ours,
             peer_segments: &theirs,
-            our_index: 0,
+            peer_index: 0,
             index_at_peer: 0,
             outbound: &outbound.ring,
             inbound: InboundRings::over(&inbound.ring, 1).expect("the ring is fresh"),

@@ -45,7 +45,7 @@ pub(crate) enum Flaw {
         of: &'static str,
         within: Duration,
     },
-    Garbled {
+    Malformed {
         role: Role,
         said: String,
     },
@@ -128,7 +128,7 @@ impl fmt::Display for Flaw {
             Self::Silent { role, of, within } => {
                 write!(f, "{role}: nothing was heard of {of} within {} s", within.as_secs_f64())
             }
-            Self::Garbled { role, said } => write!(f, "{role} said something that nobody understands: {said}"),
+            Self::Malformed { role, said } => write!(f, "{role} said something that nobody understands: {said}"),
             Self::Player { role, why } => write!(f, "{role}: {why}"),
             Self::OtherTransport { expected, found } => {
                 write!(f, "`{expected}` was to be shown, but the engines chose `{found}`")

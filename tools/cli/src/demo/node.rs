@@ -246,7 +246,7 @@ fn obey_all(options: &NodeOptions, orders: &Receiver<Result<Order, String>>) -> 
     for order in orders {
         let said = match order {
             Ok(order) => node.obey(order),
-            Err(line) => Err(Flaw::Garbled { role: node.role, said: line }),
+            Err(line) => Err(Flaw::Malformed { role: node.role, said: line }),
         };
         let said = said.unwrap_or_else(|flaw| Said::Failed { why: flaw.to_string() });
         node.voice.say(&said);

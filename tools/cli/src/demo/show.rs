@@ -129,7 +129,7 @@ impl<'a> Show<'a> {
                         return Ok(found);
                     }
                 }
-                Some(Err(said)) => return Err(Flaw::Garbled { role: who, said }),
+                Some(Err(said)) => return Err(Flaw::Malformed { role: who, said }),
                 None => return Err(Flaw::Gone { role: who }),
             }
         }

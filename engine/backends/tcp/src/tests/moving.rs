@@ -213,7 +213,7 @@ fn what_it_says_of_itself() {
         base: 0,
         bytes: 77,
         rights: Rights::READ,
-        path,
+        access_blob: path,
     };
     assert_eq!(link.registrar.import(&region(&[1]), None).unwrap().bytes(), 77);
     assert_eq!(link.registrar.access_path(&region(&[1])).name, AccessPath::TCP);

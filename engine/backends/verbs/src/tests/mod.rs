@@ -149,7 +149,7 @@ impl Pool {
             key: self.key,
             base: self.window.base_address(),
             bytes: self.window.len(),
-            keys: self.registrations.iter().map(|registration| registration.remote_key()).collect(),
+            rkeys: self.registrations.iter().map(|registration| registration.remote_key()).collect(),
         })
     }
 
@@ -235,7 +235,7 @@ impl Side {
             remote: &RemoteMemory::Rdma(Arc::clone(&keyed)),
             spans,
             hint: Hint::Cached,
-            expected: Revisions { local: self.segments.owner_state.view().revision(), remote: self.told.copied() },
+            expected: Revisions { local: self.segments.owner_state.view().revision(), remote: self.told.replicated() },
             completion_id: token,
             transfer,
             transfer_bytes: whole,
@@ -484,7 +484,7 @@ fn pass_time(network: &ModelNetwork, sides: &mut [Side; 2], time: Duration) {
 
 /// Passes what one side has withdrawn.
 fn pass_news(sides: &mut [Side; 2], from: usize) {
-    let since = sides[1 - from].told.copied();
+    let since = sides[1 - from].told.replicated();
     let new = sides[from].segments.owner_state.view().withdrawals_since(since).unwrap();
     sides[1 - from].told.append(since, new.list.into_iter());
 }

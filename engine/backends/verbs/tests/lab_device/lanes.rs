@@ -122,7 +122,7 @@ fn show(region: &Arc<Region>, from: &Side, to: &Side) -> RemoteMemory {
         base: region.window().base_address(),
         bytes: region.bytes(),
         rights: region.rights(),
-        path: &exported.path,
+        access_blob: &exported.access_blob,
     };
     to.registrar.import(&shown, None).expect("cards reach it")
 }

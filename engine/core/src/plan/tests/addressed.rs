@@ -91,7 +91,7 @@ fn a_plan_of_nothing_has_no_units() {
     for entries in [&[][..], &[(1 << 40, 3, 0)]] {
         let shape = build(Direction::Read, (&regions, &regions), entries).unwrap();
         assert_eq!((shape.units(), shape.bytes(), shape.sections().len()), (0, 0, 0));
-        assert!(shape.unit(0).is_none() && shape.stretch(3, 8).is_none());
+        assert!(shape.unit(0).is_none() && shape.unit_range(3, 8).is_none());
         assert!(!shape.touches_local(RegionId(0), Generation(9), 0, u64::MAX));
     }
 }

@@ -4,16 +4,16 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, Span, plan::RegionKey};
 use penstock_memory::copy::{self, Hint};
 use penstock_memory::{Window, copy::CopyError};
-use penstock_ring::bounce::{Asker, BounceStage, Nonsense};
+use penstock_ring::bounce::{BounceStage, Nonsense, Requester};
 use penstock_ring::{Hazard, Publisher};
 
-use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, packed};
-use crate::host::{EngineSegments, PlanWithdrawn, check_withdrawals};
+use super::{Banks, BounceRequest, REQUEST_WORDS, SLOT_BYTES, SLOTS, assign_slot_offsets};
+use crate::host::{EngineSegments, WithdrawalConflict, check_withdrawals};
 use crate::lane::{Batch, CancelledOp, Failure, LaneEvents, LaneFault, PostError};
 use crate::remote::TargetMediatedMemory;
 
 /// Slots whose bytes are copied into local memory before the worker looks at anything else.
-const LANDINGS_PER_POLL: usize = 4;
+const COPIES_PER_POLL: usize = 4;
 
 pub(crate) struct RequestBank {
     banks: Banks,
@@ -25,15 +25,15 @@ pub(crate) struct RequestBank {
     /// The one used last first: its bytes are still in the cache.
     free: Vec<usize>,
     /// In the order they were asked.
-    flying: Vec<usize>,
-    question: Box<[u64; QUESTION_WORDS]>,
+    in_flight: Vec<usize>,
+    request: Box<[u64; REQUEST_WORDS]>,
 }
 
 struct Slot {
-    asker: Asker,
+    asker: Requester,
     data: Window,
     spans: Box<[Span; SPANS_PER_POST]>,
-    flight: PendingBatch,
+    pending: PendingBatch,
 }
 
 /// What a slot carries.
@@ -43,12 +43,12 @@ struct PendingBatch {
     spans: usize,
     bytes: u64,
     /// Where the bytes of a read go, unless it was given up.
-    landing: Option<PendingRead>,
+    read_target: Option<PendingRead>,
 }
 
 impl Default for PendingBatch {
     fn default() -> Self {
-        Self { completion_id: 0, direction: Direction::Write, spans: 0, bytes: 0, landing: None }
+        Self { completion_id: 0, direction: Direction::Write, spans: 0, bytes: 0, read_target: None }
     }
 }
 
@@ -71,8 +71,8 @@ impl RequestBank {
             asked: 0,
             slots: Vec::new(),
             free: Vec::new(),
-            flying: Vec::new(),
-            question: Box::new([0; QUESTION_WORDS]),
+            in_flight: Vec::new(),
+            request: Box::new([0; REQUEST_WORDS]),
         }
     }
 
@@ -93,9 +93,9 @@ impl RequestBank {
     fn make_slots(&mut self) -> Result<(), PostError> {
         self.slots.reserve_exact(SLOTS - self.slots.len());
         self.free.reserve_exact(SLOTS);
-        self.flying.reserve_exact(SLOTS);
+        self.in_flight.reserve_exact(SLOTS);
         // No memory for a slot's pages now is no room now.
-        while self.slots.len() < SLOTS && self.banks.back(self.worker, self.slots.len()).is_ok() {
+        while self.slots.len() < SLOTS && self.banks.populate(self.worker, self.slots.len()).is_ok() {
             self.make_slot(self.slots.len());
         }
         // The first to be used is the first.
@@ -105,12 +105,12 @@ impl RequestBank {
 
     fn make_slot(&mut self, index: usize) {
         let range = self.banks.segment().range();
-        let asker = Asker::mapped(&range, Banks::slot_offset(self.worker, index), QUESTION_WORDS);
+        let asker = Requester::mapped(&range, Banks::slot_offset(self.worker, index), REQUEST_WORDS);
         self.slots.push(Slot {
             asker: asker.expect("slots are bounded by their banks"),
             data: self.banks.data(self.worker, index),
             spans: Box::new([Span::default(); SPANS_PER_POST]),
-            flight: PendingBatch::default(),
+            pending: PendingBatch::default(),
         });
         self.free.push(index);
     }
@@ -123,11 +123,15 @@ impl RequestBank {
         let (count, bytes) = batch.fitting(SLOT_BYTES);
         let spans = &batch.spans[..count];
         batch.check_bounds(spans, memory)?;
-        let question =
-            Question { direction: batch.direction, hint: batch.hint, key: memory.key, revision: batch.expected.remote };
-        question.encode(spans, &mut self.question);
+        let request = BounceRequest {
+            direction: batch.direction,
+            hint: batch.hint,
+            key: memory.key,
+            revision: batch.expected.remote,
+        };
+        request.encode(spans, &mut self.request);
         slot.spans[..count].copy_from_slice(spans);
-        packed(&mut slot.spans[..count]);
+        assign_slot_offsets(&mut slot.spans[..count]);
         let landing = match batch.direction {
             Direction::Write => {
                 let gathered =
@@ -142,12 +146,12 @@ impl RequestBank {
                 expected: batch.expected.local,
             }),
         };
-        slot.flight = PendingBatch {
+        slot.pending = PendingBatch {
             completion_id: batch.completion_id,
             direction: batch.direction,
             spans: count,
             bytes,
-            landing,
+            read_target: landing,
         };
         Ok(count)
     }
@@ -156,8 +160,8 @@ impl RequestBank {
     pub(crate) fn send(&mut self) {
         let index = self.free.pop().expect("a slot was filled just now");
         let slot = &mut self.slots[index];
-        slot.asker.ask(&self.question[..3 + 2 * slot.flight.spans]);
-        self.flying.push(index);
+        slot.asker.ask(&self.request[..3 + 2 * slot.pending.spans]);
+        self.in_flight.push(index);
         self.asked = self.asked.wrapping_add(1);
         self.posts.publish(self.asked);
     }
@@ -171,43 +175,45 @@ impl RequestBank {
     ) -> Result<bool, LaneFault> {
         let mut landings = 0;
         let mut position = 0;
-        while let Some(&index) = self.flying.get(position) {
+        while let Some(&index) = self.in_flight.get(position) {
             let slot = &mut self.slots[index];
             let stage = slot.asker.look().map_err(|Nonsense| LaneFault(Cause::PeerCorrupt))?;
             let BounceStage::Done([cause, bytes]) = stage else {
                 position += 1;
                 continue;
             };
-            if landings == LANDINGS_PER_POLL {
+            if landings == COPIES_PER_POLL {
                 return Ok(true);
             }
-            let answered = slot.flight.read(cause, bytes)?;
-            let result = match (answered, slot.flight.direction) {
-                (Ok(_), Direction::Read) if slot.flight.landing.is_none() => Ok(0), // Given up: nothing lands here.
+            let answered = slot.pending.read(cause, bytes)?;
+            let result = match (answered, slot.pending.direction) {
+                (Ok(_), Direction::Read) if slot.pending.read_target.is_none() => Ok(0), // Given up: nothing lands here.
                 (Ok(bytes), Direction::Read) => {
                     landings += 1;
-                    slot.land(segments, hazard).map(|()| bytes)
+                    slot.copy_out(segments, hazard).map(|()| bytes)
                 }
                 (other, _) => other,
             };
-            slot.flight.landing = None;
+            slot.pending.read_target = None;
             slot.asker.free();
-            self.flying.remove(position);
+            self.in_flight.remove(position);
             self.free.push(index);
-            events.completed(slot.flight.completion_id, result.map_err(Failure::from));
+            events.completed(slot.pending.completion_id, result.map_err(Failure::from));
         }
         Ok(false)
     }
 
     /// Gives up what goes under this token.
     pub(crate) fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
-        let under = |&&index: &&usize| self.slots[index].flight.completion_id == completion_id;
-        let Some(position) = self.flying.iter().position(|index| under(&index)) else { return CancelledOp::Quiesced };
-        let index = self.flying[position];
+        let under = |&&index: &&usize| self.slots[index].pending.completion_id == completion_id;
+        let Some(position) = self.in_flight.iter().position(|index| under(&index)) else {
+            return CancelledOp::Quiesced;
+        };
+        let index = self.in_flight[position];
         let slot = &mut self.slots[index];
-        slot.flight.landing = None;
-        if slot.asker.withdraw() {
-            self.flying.remove(position);
+        slot.pending.read_target = None;
+        if slot.asker.try_cancel() {
+            self.in_flight.remove(position);
             self.free.push(index);
             return CancelledOp::Quiesced;
         }
@@ -232,9 +238,9 @@ impl PendingBatch {
 
 impl Slot {
     /// Copies the bytes of a read to where they belong, unless that was taken back in the meantime.
-    fn land(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<(), Cause> {
-        let landing = self.flight.landing.take().expect("only a read lands");
-        let spans = &self.spans[..self.flight.spans];
+    fn copy_out(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<(), Cause> {
+        let landing = self.pending.read_target.take().expect("only a read lands");
+        let spans = &self.spans[..self.pending.spans];
         hazard.enter(0);
         let allowed = landing.is_allowed(segments, spans);
         let copied = allowed.and_then(|()| {
@@ -250,6 +256,6 @@ impl PendingRead {
     fn is_allowed(&self, segments: &EngineSegments, spans: &[Span]) -> Result<(), Cause> {
         let extents = spans.iter().map(|span| (span.local, span.len));
         check_withdrawals(segments.owner_state.view(), self.expected, self.key, extents)
-            .map_err(PlanWithdrawn::cause_for_local)
+            .map_err(WithdrawalConflict::cause_for_local)
     }
 }

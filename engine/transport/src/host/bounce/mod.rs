@@ -17,7 +17,7 @@
 
 mod initiator;
 mod owner;
-mod question;
+mod request;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use penstock_ring::bounce::slot_bytes;
 
 pub(super) use self::initiator::RequestBank;
 pub(super) use self::owner::{AnswerBell, ServedBanks};
-pub use self::question::{QUESTION_WORDS, Question, QuestionError};
+pub use self::request::{BounceRequest, BounceRequestError, REQUEST_WORDS};
 
 /// Slots of one bank: how much one worker may have under way with one peer.
 pub const SLOTS: usize = 16;
@@ -41,7 +41,7 @@ const SLOTS_OFFSET: usize = LINE_BYTES;
 const PAGE_BYTES: usize = 4096;
 
 /// Bytes of a bank without its data.
-pub const BANK_BYTES: usize = (SLOTS_OFFSET + SLOTS * slot_bytes(QUESTION_WORDS)).next_multiple_of(PAGE_BYTES);
+pub const BANK_BYTES: usize = (SLOTS_OFFSET + SLOTS * slot_bytes(REQUEST_WORDS)).next_multiple_of(PAGE_BYTES);
 
 const _: () = assert!(SLOT_BYTES.is_multiple_of(PAGE_BYTES as u64), "slots are given their pages one by one");
 
@@ -98,7 +98,7 @@ impl Banks {
 
     /// Where a slot of a worker's bank begins.
     pub const fn slot_offset(worker: usize, slot: usize) -> usize {
-        worker * BANK_BYTES + SLOTS_OFFSET + slot * slot_bytes(QUESTION_WORDS)
+        worker * BANK_BYTES + SLOTS_OFFSET + slot * slot_bytes(REQUEST_WORDS)
     }
 
     fn data_offset(&self, worker: usize, slot: usize) -> u64 {
@@ -111,13 +111,13 @@ impl Banks {
     }
 
     /// Gives a slot's data its pages, which may fail for want of memory.
-    fn back(&self, worker: usize, slot: usize) -> Result<(), MemoryError> {
+    fn populate(&self, worker: usize, slot: usize) -> Result<(), MemoryError> {
         self.segment.back(self.data_offset(worker, slot), SLOT_BYTES)
     }
 }
 
 /// The same spans on a slot's side of a copy: one behind the other.
-fn packed(spans: &mut [Span]) -> u64 {
+fn assign_slot_offsets(spans: &mut [Span]) -> u64 {
     spans.iter_mut().fold(0, |at, span| {
         span.remote = at;
         at + span.len

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, Span};
 use penstock_memory::{Registry, Window, copy};
-use penstock_ring::bounce::Answerer;
+use penstock_ring::bounce::Responder;
 use penstock_ring::{Hazard, Published, ReadyBits};
 
-use super::{Banks, QUESTION_WORDS, Question, SLOTS};
+use super::{Banks, BounceRequest, REQUEST_WORDS, SLOTS};
 use crate::host::{Bell, EngineSegments, LastRegion, check_withdrawals};
 use crate::lane::LaneFault;
 
@@ -35,7 +35,7 @@ pub(crate) struct ServedBanks {
     index_at_peer: usize,
     /// The bank to begin with next time, so that one busy bank does not starve the others.
     first: usize,
-    question: Box<[u64; QUESTION_WORDS]>,
+    request: Box<[u64; REQUEST_WORDS]>,
     spans: Box<[Span; SPANS_PER_POST]>,
 }
 
@@ -53,9 +53,9 @@ struct Bank {
 }
 
 struct Slot {
-    answerer: Answerer,
+    answerer: Responder,
     data: Window,
-    backed: bool,
+    populated: bool,
 }
 
 impl ServedBanks {
@@ -64,10 +64,10 @@ impl ServedBanks {
         let bank = |sender: AnswerBell| {
             let worker = sender.worker;
             let slot = |slot| Slot {
-                answerer: Answerer::mapped(&range, Banks::slot_offset(worker, slot), QUESTION_WORDS)
+                answerer: Responder::mapped(&range, Banks::slot_offset(worker, slot), REQUEST_WORDS)
                     .expect("slots are bounded by their banks"),
                 data: banks.data(worker, slot),
-                backed: false,
+                populated: false,
             };
             let posts = Published::mapped(&range, Banks::posts_offset(worker)).expect("workers are bounded");
             Bank {
@@ -86,7 +86,7 @@ impl ServedBanks {
             filled: senders.into_iter().map(bank).collect(),
             index_at_peer,
             first: 0,
-            question: Box::new([0; QUESTION_WORDS]),
+            request: Box::new([0; REQUEST_WORDS]),
             spans: Box::new([Span::default(); SPANS_PER_POST]),
         }
     }
@@ -121,7 +121,7 @@ impl ServedBanks {
         segments: &EngineSegments,
         hazard: &mut Hazard,
     ) -> Result<bool, LaneFault> {
-        let Self { registry, banks, filled, question, spans, index_at_peer, .. } = self;
+        let Self { registry, banks, filled, request, spans, index_at_peer, .. } = self;
         let bank = &mut filled[bank_index];
         let first = bank.next;
         for index in (first..SLOTS).chain(0..first) {
@@ -129,15 +129,15 @@ impl ServedBanks {
                 return Ok(false);
             }
             let slot = &mut bank.slots[index];
-            let Some(taken) = slot.answerer.take(&mut question[..]) else { continue };
+            let Some(taken) = slot.answerer.take(&mut request[..]) else { continue };
             *left -= 1;
             bank.next = (index + 1) % SLOTS;
-            let (parsed, count) = Question::parse(question, spans).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
+            let (parsed, count) = BounceRequest::parse(request, spans).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
             // Its pages are there already if the peer keeps to the protocol; if not, they come now or
             // the question is refused.
-            slot.backed = slot.backed || banks.back(bank.sender.worker, index).is_ok();
+            slot.populated = slot.populated || banks.populate(bank.sender.worker, index).is_ok();
             hazard.enter(0);
-            let moved = match slot.backed {
+            let moved = match slot.populated {
                 true => checked(segments, registry, &mut bank.known, &parsed, &spans[..count], &slot.data),
                 false => Ok(Err(Cause::NoPath)),
             };
@@ -158,21 +158,21 @@ fn checked(
     segments: &EngineSegments,
     registry: &Registry,
     known: &mut LastRegion,
-    question: &Question,
+    request: &BounceRequest,
     spans: &[Span],
     data: &Window,
 ) -> Result<Result<u64, Cause>, LaneFault> {
     let view = segments.owner_state.view();
-    if question.revision > view.revision() {
+    if request.revision > view.revision() {
         return Err(LaneFault(Cause::PeerCorrupt)); // Nobody can have read it.
     }
     let extents = spans.iter().map(|span| (span.local, span.len));
-    if let Err(withdrawn) = check_withdrawals(view, question.revision, question.key, extents) {
+    if let Err(withdrawn) = check_withdrawals(view, request.revision, request.key, extents) {
         return Ok(Err(withdrawn.cause_for_peer()));
     }
-    let Some(region) = known.find(registry, question.key) else { return Ok(Err(Cause::RevokedByPeer)) };
+    let Some(region) = known.find(registry, request.key) else { return Ok(Err(Cause::RevokedByPeer)) };
     let rights = region.rights();
-    let (allowed, way) = match question.direction {
+    let (allowed, way) = match request.direction {
         Direction::Write => (rights.allows_write(), Direction::Read),
         Direction::Read => (rights.allows_read(), Direction::Write),
     };
@@ -180,6 +180,6 @@ fn checked(
         return Ok(Err(Cause::OutOfBounds));
     }
     // All bounds are checked before the first byte moves, against the region as it is here.
-    let moved = copy::scatter(region.window(), data, way, spans, question.hint);
+    let moved = copy::scatter(region.window(), data, way, spans, request.hint);
     Ok(moved.map_err(|_| Cause::OutOfBounds))
 }

@@ -79,7 +79,7 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
     let from = crowd.engines[0].region(pattern(5, bytes), Rights::NONE);
     let to = crowd.engines[1].region(vec![0; bytes], Rights::WRITE);
     let [one, two] = crowd.registrars.each_ref().map(|registrar| registrar.as_ref().unwrap());
-    let there = one.import(&remote(&to, &two.export(&to).path), None).unwrap();
+    let there = one.import(&remote(&to, &two.export(&to).access_blob), None).unwrap();
     for round in 0..4u64 {
         for peer_index in 0..SESSIONS as usize {
             let at = peer_index as u64 * 4096 + round * 1024;

@@ -142,7 +142,7 @@ impl Side {
     fn show(&self, region: &Arc<Region>, to: &Self) -> RemoteMemory {
         let exported = self.registrar.export(region);
         assert!(exported.fd.is_none() && exported.extra_fds.is_empty(), "a card needs no descriptor");
-        to.registrar.import(&remote(region, &exported.path), None).unwrap()
+        to.registrar.import(&remote(region, &exported.access_blob), None).unwrap()
     }
 
     /// Posts one batch, or as much of it as is taken.
@@ -270,7 +270,7 @@ fn remote<'a>(region: &Region, path: &'a [u8]) -> AdvertisedRegion<'a> {
         base: region.window().base_address(),
         bytes: region.bytes(),
         rights: region.rights(),
-        path,
+        access_blob: path,
     }
 }
 

@@ -97,22 +97,22 @@ fn memory_is_registered_once_for_all_and_until_it_is_forgotten() {
             .collect::<Vec<_>>()
     };
     let (region, other) = (engine.region(vec![0; 100], Rights::READ), engine.region(vec![0; 200], Rights::READ_WRITE));
-    let path = sides[0].registrar.export(&region).path;
-    assert_eq!(path, sides[0].registrar.export(&region).path, "once for all peers");
+    let path = sides[0].registrar.export(&region).access_blob;
+    assert_eq!(path, sides[0].registrar.export(&region).access_blob, "once for all peers");
     sides[0].registrar.export(&other);
     assert_eq!((counts(), engine.transport.registrations()), (vec![2, 2], 4));
     // The region's memory was renewed: a new registration, and the old one stays.
     engine.registry.renew(region.id(), region.generation()).unwrap();
-    assert_ne!(sides[0].registrar.export(&region).path, path);
+    assert_ne!(sides[0].registrar.export(&region).access_blob, path);
     assert_eq!((counts(), engine.transport.registrations()), (vec![3, 3], 6));
     assert!(matches!(engine.registry.deregister(region.id(), region.generation()), Ok(Deregistered::Last(_))));
     // Its id is another's before it is forgotten.
     let next = engine.region(vec![0; 300], Rights::READ);
     assert_eq!(next.id(), region.id());
     sides[0].registrar.export(&next);
-    engine.transport.forget(region.id(), region.generation());
+    engine.transport.release_registrations(region.id(), region.generation());
     assert_eq!((counts(), engine.transport.registrations()), (vec![2, 2], 4));
-    assert_eq!(sides[0].registrar.export(&region).path[..2], [1, 0], "nothing is registered for who is gone");
+    assert_eq!(sides[0].registrar.export(&region).access_blob[..2], [1, 0], "nothing is registered for who is gone");
     assert_eq!(engine.transport.registrations(), 4);
 }
 
@@ -121,19 +121,19 @@ fn what_cannot_be_reached_says_why() {
     let (_network, sides) = session(1);
     let (engine, peer) = (&sides[0].engine, &sides[1]);
     let private = engine.region(vec![0; 100], Rights::NONE);
-    let path = sides[0].registrar.export(&private).path;
+    let path = sides[0].registrar.export(&private).access_blob;
     assert!(matches!(peer.registrar.import(&remote(&private, &path), None), Err(ImportError::NoPath(_))));
     assert_eq!(peer.registrar.access_path(&remote(&private, &path)).name, AccessPath::NONE);
     engine.adapters[0].refuse_registrations(1);
     let refused = engine.region(vec![0; 100], Rights::READ);
-    let path = sides[0].registrar.export(&refused).path;
+    let path = sides[0].registrar.export(&refused).access_blob;
     let Err(ImportError::NoPath(why)) = peer.registrar.import(&remote(&refused, &path), None) else { panic!() };
     assert!(why.contains("model0/1") && why.contains("ulimit -l"), "{why}");
     assert_eq!(
         peer.registrar.access_path(&remote(&refused, &path)),
         AccessPath { name: AccessPath::NONE, reason: why }
     );
-    let path = sides[0].registrar.export(&refused).path;
+    let path = sides[0].registrar.export(&refused).access_blob;
     assert!(peer.registrar.import(&remote(&refused, &path), None).is_ok(), "the next peer may be luckier");
     assert_eq!(peer.registrar.access_path(&remote(&refused, &path)).name, AccessPath::VERBS);
 }
@@ -142,11 +142,11 @@ fn what_cannot_be_reached_says_why() {
 fn paths_that_make_no_sense_are_refused() {
     let (_network, sides) = session(2);
     let region = sides[0].engine.region(vec![0; 100], Rights::READ);
-    let path = sides[0].registrar.export(&region).path;
+    let path = sides[0].registrar.export(&region).access_blob;
     let import = |path: &[u8]| sides[1].registrar.import(&remote(&region, path), None);
     assert!(import(&path).is_ok());
     for end in 0..path.len() {
-        assert!(matches!(import(&path[..end]), Err(ImportError::Garbled(_))), "cut at {end}");
+        assert!(matches!(import(&path[..end]), Err(ImportError::Malformed(_))), "cut at {end}");
     }
     assert!(import(&[&path[..], &[0]].concat()).is_err());
     assert!(import(&[1, 0, 0xff]).is_err(), "no text");

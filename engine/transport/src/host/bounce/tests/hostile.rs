@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_ring::bounce::Asker;
+use penstock_ring::bounce::Requester;
 
 use super::*;
 
@@ -32,7 +32,7 @@ impl Attacked {
     }
 
     /// Asks this in slot 0 and lets the owner serve.
-    fn ask(&mut self, asker: &mut Asker, words: &[u64]) -> Result<(), LaneFault> {
+    fn ask(&mut self, asker: &mut Requester, words: &[u64]) -> Result<(), LaneFault> {
         let place = self.two.near.slots.segment().range();
         asker.ask(words);
         let posts = place.atomic_u64(Banks::posts_offset(0)).unwrap();
@@ -40,8 +40,8 @@ impl Attacked {
         self.two.serve()
     }
 
-    fn asker(&self) -> Asker {
-        Asker::mapped(&self.two.near.slots.segment().range(), Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap()
+    fn asker(&self) -> Requester {
+        Requester::mapped(&self.two.near.slots.segment().range(), Banks::slot_offset(0, 0), REQUEST_WORDS).unwrap()
     }
 }
 
@@ -84,7 +84,7 @@ proptest! {
         read: bool, streaming: bool, region: u32, generation: u32, revision: u64, lens in prop::collection::vec(1_u64..1024, 1..64)
     ) {
         use penstock_core::{Generation, RegionId};
-        let question = Question {
+        let request = BounceRequest {
             direction: if read { Direction::Read } else { Direction::Write },
             hint: if streaming { Hint::Streaming } else { Hint::Cached },
             key: RegionKey { region: RegionId(region), generation: Generation(generation) },
@@ -92,11 +92,11 @@ proptest! {
         };
         let spans: Vec<Span> =
             lens.iter().enumerate().map(|(at, &len)| Span { local: 0, remote: at as u64 * 5000, len }).collect();
-        let mut words = [u64::MAX; QUESTION_WORDS];
-        let len = question.encode(&spans, &mut words).len();
+        let mut words = [u64::MAX; REQUEST_WORDS];
+        let len = request.encode(&spans, &mut words).len();
         prop_assert_eq!(len, 3 + 2 * spans.len());
         let mut found = [Span::default(); SPANS_PER_POST];
-        prop_assert_eq!(Question::parse(&words, &mut found), Ok((question, spans.len())));
+        prop_assert_eq!(BounceRequest::parse(&words, &mut found), Ok((request, spans.len())));
         let mut at = 0;
         for (found, span) in found.iter().zip(&spans) {
             prop_assert_eq!(*found, Span { local: span.remote, remote: at, len: span.len });
@@ -155,8 +155,8 @@ fn an_owner_that_answers_nonsense_ends_the_session_and_lands_nothing() {
         let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
         two.post(1, Direction::Read, &near, &far, &[Span { local: 0, remote: 0, len: 64 }]).unwrap();
         let place = two.near.slots.segment().range();
-        let owner = penstock_ring::bounce::Answerer::mapped(&place, Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap();
-        let taken = owner.take(&mut [0; QUESTION_WORDS]).unwrap();
+        let owner = penstock_ring::bounce::Responder::mapped(&place, Banks::slot_offset(0, 0), REQUEST_WORDS).unwrap();
+        let taken = owner.take(&mut [0; REQUEST_WORDS]).unwrap();
         owner.answer(&taken, [cause, bytes]);
         assert_eq!(two.collect(), Err(LaneFault(Cause::PeerCorrupt)), "{cause} {bytes}");
         assert_eq!(contents(near.window()), vec![7; 64]);

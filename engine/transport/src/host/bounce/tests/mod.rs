@@ -81,7 +81,7 @@ impl Two {
             let parts = CopyLaneParts {
                 segments: &segments[own],
                 peer_segments: &Arc::new(segments[other].as_local_peer()),
-                our_index: 0,
+                peer_index: 0,
                 index_at_peer: 0,
                 outbound: &rings[own],
                 inbound: InboundRings::over(&rings[other], 1).unwrap(),

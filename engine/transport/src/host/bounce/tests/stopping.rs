@@ -2,15 +2,15 @@
 
 use penstock_core::limits::WITHDRAWALS_KEPT;
 use penstock_ring::Withdrawal;
-use penstock_ring::bounce::Answerer;
+use penstock_ring::bounce::Responder;
 
 use super::*;
 
 const ONE: [Span; 1] = [Span { local: 0, remote: 0, len: 64 }];
 
 /// The owner's end of a slot, to be stopped wherever the test wants.
-fn answerer(two: &Two, slot: usize) -> Answerer {
-    Answerer::mapped(&two.near.slots.segment().range(), Banks::slot_offset(0, slot), QUESTION_WORDS).unwrap()
+fn answerer(two: &Two, slot: usize) -> Responder {
+    Responder::mapped(&two.near.slots.segment().range(), Banks::slot_offset(0, slot), REQUEST_WORDS).unwrap()
 }
 
 fn withdraw(side: &Side, region: &Region, offset: u64, len: u64) {
@@ -41,7 +41,7 @@ fn what_the_owner_has_begun_is_open_until_it_answers_and_a_read_of_it_never_land
     for direction in [Direction::Write, Direction::Read] {
         assert_eq!(two.post(5, direction, &near, &far, &ONE), Ok(Posted::Accepted(1)));
         let owner = answerer(&two, 0);
-        let taken = owner.take(&mut [0; QUESTION_WORDS]).expect("it was asked");
+        let taken = owner.take(&mut [0; REQUEST_WORDS]).expect("it was asked");
         assert_eq!(two.near.lane.cancel_op(5), CancelledOp::RemotePending);
         assert_eq!(two.collect().unwrap(), [], "the owner stands still in the middle");
         two.near.slots.data(0, 0).fill(0, 64, 99).unwrap();
@@ -61,7 +61,7 @@ fn a_stopped_owner_keeps_its_own_slots_and_no_others() {
     for completion_id in 0..SLOTS as u64 {
         assert_eq!(two.post(completion_id, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
     }
-    let taken: Vec<_> = (0..3).map(|slot| answerer(&two, slot).take(&mut [0; QUESTION_WORDS]).unwrap()).collect();
+    let taken: Vec<_> = (0..3).map(|slot| answerer(&two, slot).take(&mut [0; REQUEST_WORDS]).unwrap()).collect();
     let answers: Vec<_> = (0..SLOTS as u64).map(|completion_id| two.near.lane.cancel_op(completion_id)).collect();
     assert_eq!(answers.iter().filter(|&&answer| answer == CancelledOp::RemotePending).count(), taken.len());
     for completion_id in 0..(SLOTS - taken.len()) as u64 {

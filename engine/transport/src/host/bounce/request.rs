@@ -20,11 +20,11 @@ const STREAMING: u64 = 2;
 const RESERVED: u64 = (1 << 32) - 4;
 
 /// Words of the longest question.
-pub const QUESTION_WORDS: usize = HEAD_WORDS + 2 * SPANS_PER_POST;
+pub const REQUEST_WORDS: usize = HEAD_WORDS + 2 * SPANS_PER_POST;
 
 /// What the owner is asked to do with a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
+pub struct BounceRequest {
     /// Which way, as the initiator sees it: a write fills the owner's region.
     pub direction: Direction,
     /// Whether the whole transfer is too large to be worth caching.
@@ -36,7 +36,7 @@ pub struct Question {
 
 /// Why words are not a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum QuestionError {
+pub enum BounceRequestError {
     /// Bits that nobody sets.
     #[error("a question has the unknown bits {0:#x}")]
     Reserved(u64),
@@ -48,9 +48,9 @@ pub enum QuestionError {
     Span(usize),
 }
 
-impl Question {
+impl BounceRequest {
     /// Writes it down with its spans, of which the remote offsets are the owner's.
-    pub fn encode<'a>(&self, spans: &[Span], words: &'a mut [u64; QUESTION_WORDS]) -> &'a [u64] {
+    pub fn encode<'a>(&self, spans: &[Span], words: &'a mut [u64; REQUEST_WORDS]) -> &'a [u64] {
         debug_assert!(spans.len() <= SPANS_PER_POST, "a batch has at most so many spans");
         let read = if self.direction == Direction::Read { READ } else { 0 };
         let streaming = if self.hint == Hint::Streaming { STREAMING } else { 0 };
@@ -66,15 +66,15 @@ impl Question {
     /// Reads any words: a question and how many spans it has, or why it is none. The spans' local
     /// offsets are the owner's region's, the remote ones the slot's.
     pub fn parse(
-        words: &[u64; QUESTION_WORDS],
+        words: &[u64; REQUEST_WORDS],
         spans: &mut [Span; SPANS_PER_POST],
-    ) -> Result<(Self, usize), QuestionError> {
+    ) -> Result<(Self, usize), BounceRequestError> {
         if words[0] & RESERVED != 0 {
-            return Err(QuestionError::Reserved(words[0] & RESERVED));
+            return Err(BounceRequestError::Reserved(words[0] & RESERVED));
         }
         let count = words[0] >> 32;
         if count == 0 || count > SPANS_PER_POST as u64 {
-            return Err(QuestionError::Spans(count));
+            return Err(BounceRequestError::Spans(count));
         }
         let count = count as usize;
         let mut at = 0;
@@ -82,17 +82,17 @@ impl Question {
         for (index, (pair, span)) in pairs.enumerate() {
             let (offset, len) = (pair[0], pair[1]);
             if len == 0 || len > SLOT_BYTES - at || offset.checked_add(len).is_none() {
-                return Err(QuestionError::Span(index));
+                return Err(BounceRequestError::Span(index));
             }
             *span = Span { local: offset, remote: at, len };
             at += len;
         }
-        let question = Self {
+        let request = Self {
             direction: if words[0] & READ == 0 { Direction::Write } else { Direction::Read },
             hint: if words[0] & STREAMING == 0 { Hint::Cached } else { Hint::Streaming },
             key: RegionKey { region: RegionId(words[1] as u32), generation: Generation((words[1] >> 32) as u32) },
             revision: words[2],
         };
-        Ok((question, count))
+        Ok((request, count))
     }
 }

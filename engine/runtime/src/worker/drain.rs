@@ -53,7 +53,7 @@ impl<E: Env> Worker<E> {
 
     fn is_busy_with(&self, peer: &Arc<PeerState>) -> bool {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
-        self.active.iter().flatten().chain(&self.waiting).any(is_theirs) || self.notifying.iter().any(is_theirs)
+        self.active.iter().flatten().chain(&self.waiting).any(is_theirs) || self.notify_blocked.iter().any(is_theirs)
     }
 
     /// A transfer for a draining session: taken up as long as this worker has not said that it has none.
