@@ -477,28 +477,28 @@ fn counter_wakes_its_waiter_and_shows_the_bytes() {
 #[test]
 fn bounce_is_withdrawn_or_answered_and_never_both() {
     model(|| {
-        let (mut asker, answerer) = bounce::pair(1);
+        let (mut requester, responder) = bounce::pair(1);
         let bytes = Arc::new(Plain::new(0u64));
         let theirs = Arc::clone(&bytes);
         bytes.write(10);
-        asker.ask(&[1]);
+        requester.ask(&[1]);
         let owner = thread::spawn(move || {
             let mut question = [0];
-            let taken = answerer.take(&mut question)?;
+            let taken = responder.take(&mut question)?;
             let found = (question[0], theirs.read());
             theirs.write(found.1 + 1);
-            answerer.answer(&taken, [found.1, 0]);
+            responder.answer(&taken, [found.1, 0]);
             Some(found)
         });
-        let withdrawn = asker.withdraw();
+        let withdrawn = requester.try_cancel();
         if withdrawn {
-            // The bytes are the asker's again, and the owner never touches them: loom would see it.
+            // The bytes are the requester's again, and the owner never touches them: loom would see it.
             bytes.write(77);
             assert_eq!(owner.join().unwrap(), None);
             return;
         }
         loop {
-            match asker.look().unwrap() {
+            match requester.look().unwrap() {
                 bounce::BounceStage::Done(answer) => {
                     assert_eq!((answer, bytes.read()), ([10, 0], 11));
                     break;
@@ -507,7 +507,7 @@ fn bounce_is_withdrawn_or_answered_and_never_both() {
             }
             thread::yield_now();
         }
-        asker.free();
+        requester.free();
         assert_eq!(owner.join().unwrap(), Some((1, 10)));
     });
 }
@@ -516,24 +516,24 @@ fn bounce_is_withdrawn_or_answered_and_never_both() {
 #[test]
 fn bounce_slots_are_used_again() {
     model(|| {
-        let (mut asker, answerer) = bounce::pair(2);
+        let (mut requester, responder) = bounce::pair(2);
         let bytes = Arc::new(Plain::new(0u64));
         let theirs = Arc::clone(&bytes);
         bytes.write(1);
-        asker.ask(&[1, 1]);
+        requester.ask(&[1, 1]);
         let owner = thread::spawn(move || {
             for _ in 0..2 {
                 let mut question = [0; 2];
-                if let Some(taken) = answerer.take(&mut question) {
+                if let Some(taken) = responder.take(&mut question) {
                     assert_eq!(question, [theirs.read(); 2], "a question and the bytes of another");
-                    answerer.answer(&taken, question);
+                    responder.answer(&taken, question);
                 }
             }
         });
-        if asker.withdraw() {
+        if requester.try_cancel() {
             bytes.write(2);
-            asker.ask(&[2, 2]);
-            if let bounce::BounceStage::Done(answer) = asker.look().unwrap() {
+            requester.ask(&[2, 2]);
+            if let bounce::BounceStage::Done(answer) = requester.look().unwrap() {
                 assert_eq!(answer, [2, 2]);
             }
         }

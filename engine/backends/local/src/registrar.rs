@@ -25,7 +25,7 @@ impl Registrar for LocalRegistrar {
     fn import(&self, region: &AdvertisedRegion<'_>, _token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let found = self.theirs.find(region.id.0, region.generation.0).ok_or(ImportError::Gone)?;
         if found.window().len() != region.bytes {
-            return Err(ImportError::Malformed("its length is not the one announced"));
+            return Err(ImportError::Malformed("its length is not the one advertised"));
         }
         Ok(found.window().clone().into())
     }

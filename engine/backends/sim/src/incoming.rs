@@ -88,9 +88,9 @@ fn admit(
     Ok(if is_fine { Ok(window.clone()) } else { Err(Cause::OutOfBounds) })
 }
 
-/// Transfers of the peer of which something was refused: what announces them is not told.
+/// Transfers of the peer of which something was refused: what notifies of them is not told.
 ///
-/// An announcement that follows such a write left before the peer heard of the refusal, so within the window that
+/// A notification that follows such a write left before the peer heard of the refusal, so within the window that
 /// it has; older ones are forgotten.
 #[derive(Default)]
 struct Poisoned(VecDeque<(u64, u64, Cause)>);
@@ -210,14 +210,14 @@ impl Incoming {
     }
 
     /// All of a transfer has come before this: it is told, unless some of it did not land.
-    pub(crate) fn announced(
+    pub(crate) fn notified(
         &mut self,
         message: &Message<'_>,
         common: &Common,
         notes: &mut Notes,
         events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
-        let &Message::Announce { operation, transfer, counter, note } = message else { return Err(CORRUPT) };
+        let &Message::Notify { operation, transfer, counter, note } = message else { return Err(CORRUPT) };
         self.begin(operation)?;
         let why = self.poisoned.why(transfer);
         if let Some(note) = note {

@@ -76,8 +76,8 @@ impl SimLane {
                 self.incoming.wrote(operation, transfer, is_last, Err(cause))
             }
             (Message::Read(request), _) => self.incoming.asked(request, &mut self.common),
-            (message @ Message::Announce { .. }, _) => {
-                self.incoming.announced(&message, &self.common, &mut self.notes, events)
+            (message @ Message::Notify { .. }, _) => {
+                self.incoming.notified(&message, &self.common, &mut self.notes, events)
             }
             (Message::Done { operation, result, revision }, _) => {
                 self.told.on_revision(revision);
@@ -178,7 +178,7 @@ impl Lane for SimLane {
             return Err(PostError::Full);
         }
         let note = arrival.note.map(|note| (note.id, note.payload.to_vec()));
-        let kind = Kind::Announce { counter: arrival.counter, note, lines };
+        let kind = Kind::Notify { counter: arrival.counter, note, lines };
         self.outgoing.push(Op::new(kind, arrival.completion_id, arrival.transfer, None, 0));
         Ok(NotifyPosted::Accepted)
     }

@@ -26,7 +26,7 @@ pub(crate) enum Kind {
         landed: u64,
     },
     /// The peer shall hear that a transfer is there.
-    Announce { counter: Option<CounterRef>, note: Option<(NoteId, Vec<u8>)>, lines: u64 },
+    Notify { counter: Option<CounterRef>, note: Option<(NoteId, Vec<u8>)>, lines: u64 },
 }
 
 /// The two memories of an operation.
@@ -50,7 +50,7 @@ pub(crate) struct Op {
     pub(crate) completion_id: u64,
     /// The transfer it belongs to.
     pub(crate) transfer: u64,
-    /// None of an announcement.
+    /// None of a notification.
     pub(crate) memories: Option<Memories>,
     pub(crate) bytes: u64,
     /// The span that leaves next, and how much of it has left.
@@ -148,9 +148,9 @@ impl Outgoing {
                 let extents = memories.spans.iter().map(|span| (span.remote, span.len)).collect();
                 Message::Read(memories.request(operation, op.transfer, extents)).put(&mut message);
             }
-            (Kind::Announce { counter, note, .. }, _) => {
+            (Kind::Notify { counter, note, .. }, _) => {
                 let note = note.as_ref().map(|(id, payload)| Note { id: *id, payload });
-                Message::Announce { operation, transfer: op.transfer, counter: *counter, note }.put(&mut message);
+                Message::Notify { operation, transfer: op.transfer, counter: *counter, note }.put(&mut message);
             }
             (Kind::Write | Kind::Read { .. }, None) => return None, // It is never made without.
         }
@@ -207,7 +207,7 @@ impl Outgoing {
         let result = match (op.failed, &op.kind, result) {
             (Some(cause), ..) | (None, _, Err(cause)) => Err(cause),
             (None, Kind::Read { landed }, Ok(_)) if *landed != op.bytes => return Err(CORRUPT),
-            (None, Kind::Announce { .. }, Ok(told)) => Ok(told.min(1)),
+            (None, Kind::Notify { .. }, Ok(told)) => Ok(told.min(1)),
             (None, _, Ok(_)) => Ok(op.bytes),
         };
         events.completed(op.completion_id, result.map_err(Failure::from));
@@ -218,7 +218,7 @@ impl Outgoing {
     pub(crate) fn cancel_op(&mut self, completion_id: u64, line: &mut Line) -> Option<(CancelledOp, u64)> {
         if let Some(place) = self.waiting.iter().position(|op| op.completion_id == completion_id) {
             let lines = match self.waiting.remove(place)?.kind {
-                Kind::Announce { lines, .. } => lines,
+                Kind::Notify { lines, .. } => lines,
                 _ => 0,
             };
             return Some((CancelledOp::Quiesced, lines));
@@ -235,7 +235,7 @@ impl Outgoing {
                 });
             }
             Kind::Read { .. } => op.fail(Cause::Cancelled),
-            Kind::Announce { .. } => {}
+            Kind::Notify { .. } => {}
         }
         Some((CancelledOp::RemotePending, 0))
     }

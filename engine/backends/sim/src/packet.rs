@@ -7,7 +7,7 @@
 //! WRITE     kind, is last | extents u16 | operation | transfer | region, generation | revision | extents | bytes
 //! READ      kind, 0       | extents u16 | operation | 0        | region, generation | revision | extents
 //! DATA      kind, 0       | 0           | operation of the READ | place in it | bytes
-//! ANNOUNCE  kind, flags   | bytes u16   | operation | transfer | counter, generation | id, two words | the note
+//! NOTIFY  kind, flags   | bytes u16   | operation | transfer | counter, generation | id, two words | the note
 //! DONE      kind, cause   | 0           | operation | result | the target's revision
 //! CREDIT    kind, 0       | 0           | lines taken since the session began
 //! GIVEN_UP  kind, is last | cause u16   | operation | transfer
@@ -32,7 +32,7 @@ const MAGIC: u32 = 0x3153_5350;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
 const DATA: u8 = 3;
-const ANNOUNCE: u8 = 4;
+const NOTIFY: u8 = 4;
 const DONE: u8 = 5;
 const CREDIT: u8 = 6;
 const GIVEN_UP: u8 = 7;
@@ -113,7 +113,7 @@ pub enum Message<'a> {
         bytes: &'a [u8],
     },
     /// All of a transfer has left before it.
-    Announce {
+    Notify {
         /// The number of the operation.
         operation: u64,
         transfer: u64,
@@ -184,10 +184,10 @@ impl<'a> Message<'a> {
                 words(into, &[*operation, *place]);
                 into.extend(*bytes);
             }
-            Self::Announce { operation, transfer, counter, note } => {
+            Self::Notify { operation, transfer, counter, note } => {
                 let flags = if note.is_some() { HAS_NOTE } else { 0 } | if counter.is_some() { HAS_COUNTER } else { 0 };
                 let (id, payload) = note.map_or((0, &[][..]), |note| (note.id.0, note.payload));
-                begin(into, ANNOUNCE, flags, payload.len() as u16);
+                begin(into, NOTIFY, flags, payload.len() as u16);
                 words(into, &[*operation, *transfer]);
                 let counter = counter.unwrap_or(CounterRef { index: 0, generation: 0 });
                 into.extend(counter.index.to_le_bytes());
@@ -239,7 +239,7 @@ impl<'a> Message<'a> {
                 }
                 Self::Data { operation, place, bytes }
             }
-            ANNOUNCE => {
+            NOTIFY => {
                 plain(u64::from(small & !(HAS_NOTE | HAS_COUNTER)))?;
                 let (operation, transfer) = (words.u64()?, words.u64()?);
                 let counter = CounterRef { index: words.u32()?, generation: words.u32()? };
@@ -251,7 +251,7 @@ impl<'a> Message<'a> {
                 let (has_note, has_counter) = (small & HAS_NOTE != 0, small & HAS_COUNTER != 0);
                 plain(if has_note { 0 } else { u64::from(id.0 != 0 || count != 0) })?;
                 let counter = has_counter.then_some(counter);
-                Self::Announce { operation, transfer, counter, note: has_note.then_some(Note { id, payload }) }
+                Self::Notify { operation, transfer, counter, note: has_note.then_some(Note { id, payload }) }
             }
             DONE => {
                 plain(count.into())?;
@@ -369,7 +369,7 @@ mod tests {
                 *first = kind;
             }
             if let Ok(message) = Message::parse(&bytes)
-                && !matches!(message, Message::Announce { .. } | Message::Done { .. } )
+                && !matches!(message, Message::Notify { .. } | Message::Done { .. } )
             {
                 prop_assert_eq!(bytes_of(&message), bytes);
             }
@@ -385,8 +385,8 @@ mod tests {
                 Message::Write { request: request.clone(), is_last, bytes: &payload },
                 Message::Read(request),
                 Message::Data { operation, place, bytes: &payload },
-                Message::Announce { operation, transfer, counter, note },
-                Message::Announce { operation, transfer, counter: None, note: None },
+                Message::Notify { operation, transfer, counter, note },
+                Message::Notify { operation, transfer, counter: None, note: None },
                 Message::Done { operation, result: Ok(transfer), revision: place },
                 Message::Done { operation, result: Err(Cause::RevokedByPeer), revision: place },
                 Message::Credit(operation),

@@ -208,9 +208,9 @@ fn request(operation: u64, key: RegionKey, extents: &[(u64, u64)]) -> Request {
     Request { operation, transfer: 9, key, revision: 0, extents: extents.to_vec() }
 }
 
-fn announce(operation: u64) -> Message<'static> {
+fn notify(operation: u64) -> Message<'static> {
     let note = Some(Note { id: NoteId(77), payload: b"all of it" });
-    Message::Announce { operation, transfer: 9, counter: None, note }
+    Message::Notify { operation, transfer: 9, counter: None, note }
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn what_may_land_lands_and_is_told_of() {
     let memory = side.memory(&side.region);
     assert_eq!((&memory[10..13], &memory[990..]), (&b"abc"[..], &b"defghijklm"[..]));
     assert_eq!(memory.iter().filter(|&&byte| byte == 0x55).count(), BYTES - 13);
-    assert_eq!(side.say(&announce(2)), None);
+    assert_eq!(side.say(&notify(2)), None);
     assert_eq!((side.result(), side.got.notes.len()), (Ok(1), 1));
 }
 
@@ -255,7 +255,7 @@ fn what_may_not_land_is_refused_and_what_announces_it_is_not_told() {
         let request = make(&side);
         assert_eq!(side.say(&Message::Write { request, is_last: true, bytes: b"abc" }), None, "{name}");
         assert_eq!(side.result(), Err(cause), "{name}");
-        assert_eq!(side.say(&announce(2)), None, "{name}");
+        assert_eq!(side.say(&notify(2)), None, "{name}");
         assert_eq!((side.result(), side.got.notes.len()), (Err(cause), 0), "{name}");
         for region in [&side.region, &side.read_only] {
             assert_eq!(side.memory(region), [0x55; BYTES], "{name}");
@@ -282,7 +282,7 @@ fn a_note_that_overtakes_its_bytes_waits_for_them_and_comes_once() {
     let key = key_of(&side.region);
     let counter = CounterRef { index: 0, generation: side.segments.mailbox.view().counter(0).unwrap().generation() };
     let note = Some(Note { id: NoteId(77), payload: b"all of it" });
-    let told = Message::Announce { operation: 2, transfer: 9, counter: Some(counter), note };
+    let told = Message::Notify { operation: 2, transfer: 9, counter: Some(counter), note };
     let part = |is_last, place| Message::Write { request: request(1, key, &[(place, 1)]), is_last, bytes: b"x" };
     for _ in 0..3 {
         assert_eq!(side.feed(3, &told), None);
@@ -330,7 +330,7 @@ fn what_nobody_can_say_ends_the_lane() {
         &[write(2, true)],
         &[write(1, true), write(1, true)],
         &[write(1, false), write(2, true)],
-        &[write(1, false), announce(2)],
+        &[write(1, false), notify(2)],
         &[Message::Write { request: future.clone(), is_last: true, bytes: b"x" }],
         &[Message::Read(future)],
         &[done(1)],
@@ -347,7 +347,7 @@ fn what_nobody_can_say_ends_the_lane() {
     assert_eq!(side().feed(WINDOW + 1, &done(1)), corrupt);
     let head = Head { from: THEIRS, to: OURS, sequence: 1, until: 0, seen: 0 };
     assert_eq!(side().feed_as(head, b"rubbish"), corrupt);
-    assert_eq!(side().feed_as(Head { until: 1, ..head }, &bytes_of(&announce(1))), corrupt);
+    assert_eq!(side().feed_as(Head { until: 1, ..head }, &bytes_of(&notify(1))), corrupt);
 }
 
 #[test]
@@ -449,7 +449,7 @@ fn any_message() -> impl Strategy<Value = Vec<u8>> {
             0 | 1 => bytes_of(&Message::Write { request, is_last: flag, bytes: &payload }),
             2 => bytes_of(&Message::Read(request)),
             3 => bytes_of(&Message::Data { operation, place: odd % 40, bytes: &payload }),
-            4 => bytes_of(&announce(operation)),
+            4 => bytes_of(&notify(operation)),
             5 => bytes_of(&Message::Done { operation, result, revision: odd % 3 }),
             6 => bytes_of(&Message::GivenUp { operation, transfer: 9, is_last: flag, cause: Cause::Cancelled }),
             _ => odd.to_le_bytes().to_vec(),

@@ -134,7 +134,7 @@ impl Channel {
         if !self.ledger.notes.reserve(lines) {
             return Err(PostError::Full);
         }
-        let id = self.ledger.ops.take(Kind::Announce, 0);
+        let id = self.ledger.ops.take(Kind::Notify, 0);
         let op = &mut self.ledger.ops[id];
         (op.completion_id, op.transfer, op.counter) = (arrival.completion_id, arrival.transfer, arrival.counter);
         if let Some(note) = arrival.note {

@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     /// Bytes of the peer's region come into ours.
     Read,
     /// The peer shall hear that a transfer is there.
-    Announce,
+    Notify,
     /// Bytes of ours that the peer asked for.
     Answer,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Op {
     pub(crate) spans: Vec<Span>,
     /// How many they are.
     pub(crate) bytes: u64,
-    /// What an announcement says: a counter, a note's name, a note.
+    /// What a notification says: a counter, a note's name, a note.
     pub(crate) counter: Option<CounterRef>,
     pub(crate) note: Option<NoteId>,
     pub(crate) payload: Vec<u8>,
@@ -53,7 +53,7 @@ pub(crate) struct Op {
     pub(crate) failed: Option<Cause>,
     /// Not all of its bytes went: the word behind the payload says so.
     pub(crate) is_spoiled: bool,
-    /// The counter of an announcement was gone.
+    /// The counter of a notification was gone.
     pub(crate) is_uncounted: bool,
     /// What a READ asked for is coming in.
     pub(crate) is_landing: bool,
@@ -103,7 +103,7 @@ impl Op {
         self.spans.iter().map(|span| (span.remote, span.len))
     }
 
-    /// The note of an announcement.
+    /// The note of a notification.
     pub(crate) fn said(&self) -> Option<Note<'_>> {
         self.note.map(|id| Note { id, payload: &self.payload })
     }
@@ -124,7 +124,7 @@ impl Op {
     pub(crate) fn result(&self) -> Result<u64, Cause> {
         match (self.failed, self.kind) {
             (Some(cause), _) => Err(cause),
-            (None, Kind::Announce) => Ok(u64::from(!self.is_uncounted)),
+            (None, Kind::Notify) => Ok(u64::from(!self.is_uncounted)),
             (None, _) => Ok(self.bytes),
         }
     }

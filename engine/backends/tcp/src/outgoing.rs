@@ -17,7 +17,7 @@ use crate::io::{PieceSpace, ZeroCopyId};
 use crate::op::{Kind, Op, OpEnded, OpId, Ops};
 use crate::touch::Touch;
 use crate::wire::{
-    Asked, CONTROL_BYTES_MAX, WORDS_BYTES_MAX, announcement_bytes, put_announcement, put_credit, put_data, put_done,
+    Asked, CONTROL_BYTES_MAX, WORDS_BYTES_MAX, notification_bytes, put_credit, put_data, put_done, put_notification,
     put_refused, put_request, request_bytes,
 };
 
@@ -190,7 +190,7 @@ impl Outgoing {
         let Some(&id) = self.waiting.front() else { return false };
         let op = &mut ops[id];
         let control = match op.kind {
-            Kind::Announce => announcement_bytes(op.payload.len()),
+            Kind::Notify => notification_bytes(op.payload.len()),
             _ => request_bytes(op.spans.len()),
         };
         let payload = if op.kind == Kind::Write { op.bytes } else { 0 };
@@ -203,7 +203,7 @@ impl Outgoing {
             let (transfer, cause) = (op.transfer, withdrawn.cause_for_local());
             self.waiting.pop_front();
             end_unsent(id, ops, cause, ended);
-            self.end_announcements(transfer, cause, ops, ended);
+            self.end_notifications(transfer, cause, ops, ended);
             return true;
         }
         self.waiting.pop_front();
@@ -213,8 +213,8 @@ impl Outgoing {
         match op.kind {
             Kind::Write => put_request(&mut self.group.head, true, &asked, op.remote_extents()),
             Kind::Read => put_request(&mut self.group.head, false, &asked, op.remote_extents()),
-            Kind::Announce | Kind::Answer => {
-                put_announcement(&mut self.group.head, op.sequence, op.transfer, op.counter, op.said());
+            Kind::Notify | Kind::Answer => {
+                put_notification(&mut self.group.head, op.sequence, op.transfer, op.counter, op.said());
             }
         }
         if op.kind == Kind::Write {
@@ -224,9 +224,9 @@ impl Outgoing {
     }
 
     /// What was to be said behind an operation that has failed is not said.
-    fn end_announcements(&mut self, transfer: u64, cause: Cause, ops: &mut Ops, ended: &mut Vec<OpEnded>) {
+    fn end_notifications(&mut self, transfer: u64, cause: Cause, ops: &mut Ops, ended: &mut Vec<OpEnded>) {
         self.waiting.retain(|&id| {
-            let is_meant = ops[id].kind == Kind::Announce && ops[id].transfer == transfer;
+            let is_meant = ops[id].kind == Kind::Notify && ops[id].transfer == transfer;
             if is_meant {
                 end_unsent(id, ops, cause, ended);
             }
@@ -292,10 +292,10 @@ impl Outgoing {
         let op = &mut ops[self.named(sequence).ok_or(CORRUPT)?];
         match (op.kind, cause) {
             _ if op.has_ended || op.is_acknowledged => return Err(CORRUPT),
-            (Kind::Write | Kind::Announce, Some(cause)) => {
+            (Kind::Write | Kind::Notify, Some(cause)) => {
                 op.failed.get_or_insert(cause);
             }
-            (Kind::Announce, None) if op.counter.is_some() => op.is_uncounted = true,
+            (Kind::Notify, None) if op.counter.is_some() => op.is_uncounted = true,
             _ => return Err(CORRUPT),
         }
         Ok(())

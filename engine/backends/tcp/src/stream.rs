@@ -249,7 +249,7 @@ impl Stream {
                         Ok(_) => return Err(CORRUPT),
                     }
                 }
-                Message::Announce { sequence, .. } => number(next, sequence, acks)?,
+                Message::Notify { sequence, .. } => number(next, sequence, acks)?,
                 Message::Done { sequence } => outgoing.done(sequence, &mut ledger.ops, events)?,
                 Message::Refused { sequence, cause, revision } => {
                     common.told.on_revision(revision);
@@ -306,7 +306,7 @@ impl Stream {
                     outgoing.answered(id, result, &mut ledger.ops, events);
                 }
                 (Message::Read(request), _) => (acks.done, acks.looks) = (request.sequence, 0),
-                (Message::Announce { sequence, transfer, counter, note }, _) => {
+                (Message::Notify { sequence, transfer, counter, note }, _) => {
                     let why = poisoned.why(transfer);
                     if let Some(note) = note {
                         ledger.notes.arrive(note, why.is_none(), events)?;

@@ -47,9 +47,9 @@ pub(crate) fn admit(
     Ok(if is_fine { Ok(window.clone()) } else { Err(Cause::OutOfBounds) })
 }
 
-/// Transfers of the peer of which something was refused: what announces them is not told.
+/// Transfers of the peer of which something was refused: what notifies of them is not told.
 ///
-/// An announcement that follows such a write left before the peer heard of the refusal, so within the window that
+/// A notification that follows such a write left before the peer heard of the refusal, so within the window that
 /// it has; older ones are forgotten.
 #[derive(Default)]
 pub(crate) struct Poisoned(VecDeque<(u64, u64, Cause)>);
@@ -63,7 +63,7 @@ impl Poisoned {
         self.0.push_back((sequence, transfer, cause));
     }
 
-    /// Why this transfer may not be announced, if so.
+    /// Why this transfer may not be notified of, if so.
     pub(crate) fn why(&self, transfer: u64) -> Option<Cause> {
         self.0.iter().find(|(_, poisoned, _)| *poisoned == transfer).map(|&(.., cause)| cause)
     }

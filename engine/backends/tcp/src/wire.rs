@@ -55,9 +55,9 @@ const DONE: u8 = 5;
 const REFUSED: u8 = 6;
 const CREDIT: u8 = 7;
 
-/// A note goes with the announcement.
+/// A note goes with the notification.
 const HAS_NOTE: u8 = 1;
-/// A counter goes up with the announcement.
+/// A counter goes up with the notification.
 const HAS_COUNTER: u8 = 2;
 
 const _: () = assert!(
@@ -204,21 +204,21 @@ pub enum Message<'a> {
         bytes: Result<u32, Cause>,
     },
     /// A transfer's writes are all here.
-    Announce {
+    Notify {
         sequence: u64,
-        /// The transfer that is announced.
+        /// The transfer that is notified.
         transfer: u64,
         /// A counter to count up.
         counter: Option<CounterRef>,
         /// A note to deliver.
         note: Option<Note<'a>>,
     },
-    /// All writes and announcements up to this one have ended.
+    /// All writes and notifications up to this one have ended.
     Done { sequence: u64 },
     /// One of them has not ended well.
     Refused {
         sequence: u64,
-        /// Why; none: an announcement's counter was gone.
+        /// Why; none: a notification's counter was gone.
         cause: Option<Cause>,
         /// How far the target's log of withdrawals has come.
         revision: u64,
@@ -315,7 +315,7 @@ impl<'a> Messages<'a> {
             }
             NOTE => {
                 takes(true, true)?;
-                self.announcement(argument, count as usize)
+                self.notification(argument, count as usize)
             }
             DONE => takes(false, false).and_then(|()| Ok(Message::Done { sequence: self.word()? })),
             REFUSED => {
@@ -350,7 +350,7 @@ impl<'a> Messages<'a> {
         Ok(request)
     }
 
-    fn announcement(&mut self, flags: u8, bytes: usize) -> Result<Message<'a>, TcpWireError> {
+    fn notification(&mut self, flags: u8, bytes: usize) -> Result<Message<'a>, TcpWireError> {
         let (has_note, has_counter) = (flags & HAS_NOTE != 0, flags & HAS_COUNTER != 0);
         if flags & !(HAS_NOTE | HAS_COUNTER) != 0 {
             return Err(TcpWireError::Reserved);
@@ -368,7 +368,7 @@ impl<'a> Messages<'a> {
         }
         let counter = CounterRef { index: counter as u32, generation: (counter >> 32) as u32 };
         let note = Note { id: NoteId(u128::from(low) | u128::from(high) << 64), payload };
-        Ok(Message::Announce {
+        Ok(Message::Notify {
             sequence,
             transfer,
             counter: has_counter.then_some(counter),
@@ -426,8 +426,8 @@ pub const fn request_bytes(extents: usize) -> usize {
     REQUEST_BYTES + extents * EXTENT_BYTES
 }
 
-/// Bytes of an announcement with so long a note.
-pub const fn announcement_bytes(note: usize) -> usize {
+/// Bytes of a notification with so long a note.
+pub const fn notification_bytes(note: usize) -> usize {
     NOTE_HEAD_BYTES + note.next_multiple_of(WORD)
 }
 
@@ -457,7 +457,7 @@ pub fn put_data(out: &mut Vec<u8>, sequence: u64, bytes: Result<u32, Cause>) {
     put(out, &[first_word(DATA, cause, bytes as usize), sequence]);
 }
 
-pub fn put_announcement(
+pub fn put_notification(
     out: &mut Vec<u8>,
     sequence: u64,
     transfer: u64,

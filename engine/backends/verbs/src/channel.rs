@@ -39,7 +39,7 @@ pub(crate) struct Channel {
     scratch: Box<[u8; MESSAGE_BYTES_MAX]>,
     /// Spans of one batch: whatever rail it has to go over later, its queue takes them.
     spans_max: usize,
-    /// The number of the next announcement that waits for marks.
+    /// The number of the next notification that waits for marks.
     pub(crate) next_number: u16,
     /// What has to go again.
     pub(crate) lots: Vec<Lot>,
@@ -251,9 +251,9 @@ impl Channel {
             let heard = inbox.rails[rail].tell_immediately();
             return rail_here.say_immediately(Say::Tell(id), Says::Count(counter.index as u16), heard, is_its);
         }
-        let announcement = NotifyMessage { number: op.number, marks: op.marks, counter: op.counter, note: op.said() };
+        let notification = NotifyMessage { number: op.number, marks: op.marks, counter: op.counter, note: op.said() };
         let head = inbox.rails[rail].tell(rail_here.numbers());
-        rail_here.say(Say::Tell(id), &Body::Announce(announcement), head, outbox, scratch);
+        rail_here.say(Say::Tell(id), &Body::Notify(notification), head, outbox, scratch);
     }
 
     /// Marks on this rail what is told on another.
@@ -384,7 +384,7 @@ impl Channel {
                 (false, false)
             }
             Body::Answer => (false, false),
-            Body::Announce(announcement) => (self.inbox.notify(rail, announcement, context, events)?, true),
+            Body::Notify(notification) => (self.inbox.notify(rail, notification, context, events)?, true),
             Body::Mark(number) => (self.inbox.mark(*number, context, events)?, true),
             Body::Forget(forgotten) => {
                 self.inbox.forget(*forgotten, context, events)?;

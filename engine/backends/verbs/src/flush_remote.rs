@@ -2,7 +2,7 @@
 //!
 //! An adapter that completes a write says that the peer's adapter has it. When the peer's memory has it is only known of what lies before a
 //! message that the peer has heard. So of a transfer that ends before it is told, something is said on every rail that may have
-//! carried it: that an announcement is not to be made, of which nothing was ever said. The peer has nothing to do for that but
+//! carried it: that a notification is not to be made, of which nothing was ever said. The peer has nothing to do for that but
 //! to answer.
 
 use penstock_transport::{FlushRequest, NotifyPosted, PostError};

@@ -155,7 +155,7 @@ pub(crate) struct InboundMessages {
     held: VecDeque<Held>,
 }
 
-/// An announcement of which something is still to come.
+/// A notification of which something is still to come.
 #[derive(Default)]
 struct Open {
     number: u16,
@@ -191,15 +191,15 @@ impl InboundMessages {
         !self.held.is_empty()
     }
 
-    /// An announcement has come on this rail. Answers whether its counter was gone.
+    /// A notification has come on this rail. Answers whether its counter was gone.
     pub(crate) fn notify(
         &mut self,
         rail: usize,
-        announcement: &NotifyMessage<'_>,
+        notification: &NotifyMessage<'_>,
         context: &Context<'_>,
         events: &mut dyn LaneEvents,
     ) -> Result<bool, LaneFault> {
-        let NotifyMessage { number, marks, counter, note } = *announcement;
+        let NotifyMessage { number, marks, counter, note } = *notification;
         if let Some(counter) = counter {
             self.rails[rail].name(counter);
         }
@@ -235,7 +235,7 @@ impl InboundMessages {
         self.look(place, context, events)
     }
 
-    /// An announcement is not to be made.
+    /// A notification is not to be made.
     pub(crate) fn forget(
         &mut self,
         forgotten: Forgotten,
@@ -249,7 +249,7 @@ impl InboundMessages {
         self.look(place, context, events).map(drop)
     }
 
-    /// The place of an announcement of which something has come.
+    /// The place of a notification of which something has come.
     fn place_of(&mut self, number: u16) -> Result<usize, LaneFault> {
         if let Some(place) = self.open.iter().position(|open| open.number == number) {
             return Ok(place);
@@ -261,7 +261,7 @@ impl InboundMessages {
         Ok(self.open.len() - 1)
     }
 
-    /// Makes an announcement if nothing of it is missing. Answers whether its counter was gone.
+    /// Makes a notification if nothing of it is missing. Answers whether its counter was gone.
     fn look(&mut self, place: usize, context: &Context<'_>, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let open = &self.open[place];
         let (marks, is_whole) = match (&open.forgotten, &open.said) {

@@ -15,7 +15,7 @@
 //! - [`message`]: what the two ends of a rail say to each other, parsed as the untrusted bytes it is
 //! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
-//! - `op`, `stripe`: batches and announcements, and the rails that they take
+//! - `op`, `stripe`: batches and notifications, and the rails that they take
 //! - `flush_remote`: proof that what adapters have completed has landed
 //! - `inbound`: what the peer says; `slab`: memory for messages
 //! - `connecting`: the threads in which queues are connected again

@@ -2,7 +2,7 @@
 //!
 //! A message is numbered on its rail and in the life of its queue. Its head tells the sender's side of what it has heard: how many messages
 //! of the other side, which of those named a counter that was gone, how many notes were taken. A counter that was named once on a rail, and
-//! the mark of an announcement, need no memory at all: they travel as the 32 bits of an *immediate*, behind or inside a write, and
+//! the mark of a notification, need no memory at all: they travel as the 32 bits of an *immediate*, behind or inside a write, and
 //! tell of what was heard as well: two sides that count each other up say nothing else.
 //!
 //! ```text
@@ -21,19 +21,19 @@ const VERSION: u8 = 1;
 /// Bytes of a head.
 pub const HEAD_BYTES: usize = 24;
 
-/// Bytes of an announcement before its note's payload.
-const ANNOUNCEMENT_BYTES: usize = 32;
+/// Bytes of a notification before its note's payload.
+const NOTIFICATION_BYTES: usize = 32;
 
-pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + ANNOUNCEMENT_BYTES + NOTE_BYTES_MAX;
+pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + NOTIFICATION_BYTES + NOTE_BYTES_MAX;
 
 /// Messages of one side that the other side has not confirmed, at most: as many as [`Head::gone`] has bits.
 pub const GRANTS_MAX: u32 = u64::BITS;
 
 /// Announcements are numbered in a circle of so many: more than can be open at the same time.
-pub const ANNOUNCEMENTS: u16 = 1 << VALUE_BITS;
+pub const NOTIFICATIONS: u16 = 1 << VALUE_BITS;
 
-/// The number of all proofs, which no announcement gets: nothing is kept of a proof where it is heard, so that they can share one.
-pub const PROOFS: u16 = ANNOUNCEMENTS - 1;
+/// The number of all proofs, which no notification gets: nothing is kept of a proof where it is heard, so that they can share one.
+pub const PROOFS: u16 = NOTIFICATIONS - 1;
 
 const LIFE_BITS: u32 = 6;
 
@@ -52,7 +52,7 @@ const _: () = assert!(KIND_BITS + SHORT_LIFE_BITS + NUMBER_BITS + HEARD_BITS + V
 
 const HELLO: u8 = 1;
 const ANSWER: u8 = 2;
-const ANNOUNCE: u8 = 3;
+const NOTIFY: u8 = 3;
 const MARK: u8 = 4;
 const FORGET: u8 = 5;
 const FENCE: u8 = 6;
@@ -83,10 +83,10 @@ pub enum Body<'a> {
     /// Nothing but its head.
     Answer,
     /// A transfer's bytes are here, once so many marks have come.
-    Announce(NotifyMessage<'a>),
-    /// What an announcement waits for is here, as far as it went over this rail.
+    Notify(NotifyMessage<'a>),
+    /// What a notification waits for is here, as far as it went over this rail.
     Mark(u16),
-    /// An announcement is not to be made.
+    /// A notification is not to be made.
     Forget(Forgotten),
     /// Nothing comes any more that was posted before the sender knew of this revision.
     Fence(u64),
@@ -114,7 +114,7 @@ pub struct NotifyMessage<'a> {
     pub note: Option<Note<'a>>,
 }
 
-/// An announcement that is not to be made. One of which nothing has left, neither marks nor itself, asks for an answer and for nothing else.
+/// A notification that is not to be made. One of which nothing has left, neither marks nor itself, asks for an answer and for nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgotten {
     pub number: u16,
@@ -139,8 +139,8 @@ pub enum MessageError {
     /// Bits that are to be zero are not.
     #[error("reserved bits of a message are in use")]
     Reserved,
-    /// It names a place that no table has, or announces nothing.
-    #[error("a message names a counter or an announcement that cannot be")]
+    /// It names a place that no table has, or notifies of nothing.
+    #[error("a message names a counter or a notification that cannot be")]
     Name,
 }
 
@@ -150,7 +150,7 @@ pub fn encode(head: &Head, body: &Body<'_>, out: &mut [u8; MESSAGE_BYTES_MAX]) -
     let kind = match body {
         Body::Hello(_) => HELLO,
         Body::Answer => ANSWER,
-        Body::Announce(_) => ANNOUNCE,
+        Body::Notify(_) => NOTIFY,
         Body::Mark(_) => MARK,
         Body::Forget(_) => FORGET,
         Body::Fence(_) => FENCE,
@@ -167,7 +167,7 @@ pub fn encode(head: &Head, body: &Body<'_>, out: &mut [u8; MESSAGE_BYTES_MAX]) -
             writer.put(&[rail, 0]);
             writer.put(&grants.to_le_bytes());
         }
-        Body::Announce(NotifyMessage { number, marks, counter, note }) => {
+        Body::Notify(NotifyMessage { number, marks, counter, note }) => {
             let with = (u8::from(counter.is_some()) * WITH_COUNTER) | (u8::from(note.is_some()) * WITH_NOTE);
             let CounterRef { index, generation } = counter.unwrap_or(CounterRef { index: 0, generation: 0 });
             writer.put(&number.to_le_bytes());
@@ -206,10 +206,10 @@ pub fn parse(bytes: &[u8]) -> Result<(Head, Body<'_>), MessageError> {
             Body::Hello(RailHello { channel, rail, grants: reader.u32()? })
         }
         ANSWER => Body::Answer,
-        ANNOUNCE => Body::Announce(announcement(&mut reader)?),
-        MARK => Body::Mark(announcement_number(reader.u64()?)?),
+        NOTIFY => Body::Notify(notification(&mut reader)?),
+        MARK => Body::Mark(notification_number(reader.u64()?)?),
         FORGET => {
-            let number = announcement_number(reader.u16()?.into())?;
+            let number = notification_number(reader.u16()?.into())?;
             let [marks, is_said, nothing @ ..] = *reader.take::<6>()?;
             reserved(is_said <= 1 && nothing == [0; 4])?;
             Body::Forget(Forgotten { number, marks, is_said: is_said == 1 })
@@ -220,8 +220,8 @@ pub fn parse(bytes: &[u8]) -> Result<(Head, Body<'_>), MessageError> {
     if reader.rest.is_empty() { Ok((head, body)) } else { Err(wrong_length) }
 }
 
-fn announcement<'a>(reader: &mut Reader<'a>) -> Result<NotifyMessage<'a>, MessageError> {
-    let number = announcement_number(reader.u16()?.into())?;
+fn notification<'a>(reader: &mut Reader<'a>) -> Result<NotifyMessage<'a>, MessageError> {
+    let number = notification_number(reader.u16()?.into())?;
     let [marks, with, nothing @ ..] = *reader.take::<6>()?;
     reserved(with <= WITH_COUNTER | WITH_NOTE && nothing == [0; 4])?;
     let (index, generation) = (reader.u32()?, reader.u32()?);
@@ -240,8 +240,8 @@ fn announcement<'a>(reader: &mut Reader<'a>) -> Result<NotifyMessage<'a>, Messag
     Ok(NotifyMessage { number, marks, counter, note })
 }
 
-fn announcement_number(number: u64) -> Result<u16, MessageError> {
-    u16::try_from(number).ok().filter(|number| *number < ANNOUNCEMENTS).ok_or(MessageError::Name)
+fn notification_number(number: u64) -> Result<u16, MessageError> {
+    u16::try_from(number).ok().filter(|number| *number < NOTIFICATIONS).ok_or(MessageError::Name)
 }
 
 fn reserved(is_clean: bool) -> Result<(), MessageError> {
@@ -271,7 +271,7 @@ pub struct Immediate {
 pub enum Says {
     /// The counter at this place, of the generation that was named last on this rail, goes up.
     Count(u16),
-    /// What this announcement waits for is here, as far as it went over this rail.
+    /// What this notification waits for is here, as far as it went over this rail.
     Mark(u16),
 }
 
@@ -384,7 +384,7 @@ mod tests {
 
     fn body(payload: &[u8]) -> impl Strategy<Value = Body<'_>> {
         let counter = prop::option::of((0..COUNTERS_MAX as u32, any::<u32>()));
-        let announce = (0..ANNOUNCEMENTS, any::<u8>(), counter, any::<u128>(), any::<bool>());
+        let notify = (0..NOTIFICATIONS, any::<u8>(), counter, any::<u128>(), any::<bool>());
         prop_oneof![
             (any::<u16>(), any::<u8>(), any::<u32>()).prop_map(|(channel, rail, grants)| Body::Hello(RailHello {
                 channel,
@@ -392,13 +392,13 @@ mod tests {
                 grants
             })),
             Just(Body::Answer),
-            announce.prop_map(move |(number, marks, counter, id, has_note)| {
+            notify.prop_map(move |(number, marks, counter, id, has_note)| {
                 let counter = counter.map(|(index, generation)| CounterRef { index, generation });
                 let note = (has_note || counter.is_none()).then_some(Note { id: NoteId(id), payload });
-                Body::Announce(NotifyMessage { number, marks, counter, note })
+                Body::Notify(NotifyMessage { number, marks, counter, note })
             }),
-            (0..ANNOUNCEMENTS).prop_map(Body::Mark),
-            (0..ANNOUNCEMENTS, any::<u8>(), any::<bool>())
+            (0..NOTIFICATIONS).prop_map(Body::Mark),
+            (0..NOTIFICATIONS, any::<u8>(), any::<bool>())
                 .prop_map(|(number, marks, is_said)| Body::Forget(Forgotten { number, marks, is_said })),
             any::<u64>().prop_map(Body::Fence),
         ]
@@ -445,7 +445,7 @@ mod tests {
         let payload = [7; NOTE_BYTES_MAX];
         let note = Some(Note { id: NoteId(u128::MAX), payload: &payload });
         let counter = Some(CounterRef { index: COUNTERS_MAX as u32 - 1, generation: u32::MAX });
-        let body = Body::Announce(NotifyMessage { number: ANNOUNCEMENTS - 1, marks: 7, counter, note });
+        let body = Body::Notify(NotifyMessage { number: NOTIFICATIONS - 1, marks: 7, counter, note });
         let mut out = [0; MESSAGE_BYTES_MAX];
         assert_eq!(encode(&Head::default(), &body, &mut out), MESSAGE_BYTES_MAX);
         assert_eq!(parse(&out), Ok((Head::default(), body)));

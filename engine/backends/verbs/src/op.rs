@@ -50,7 +50,7 @@ pub(crate) struct Op {
     pub(crate) payload: Vec<u8>,
     /// Nothing is told: the peer shall only hear something behind what it was sent.
     pub(crate) is_proof: bool,
-    /// The number of the announcement, how many marks it waits for, and how many of its messages the peer has not heard.
+    /// The number of the notification, how many marks it waits for, and how many of its messages the peer has not heard.
     pub(crate) number: u16,
     pub(crate) marks: u8,
     pub(crate) unheard: u8,

@@ -424,9 +424,9 @@ impl Rail {
         self.stage.push(request, Some(sge));
         self.next += 1;
         self.sent(say);
-        if let Body::Announce(announcement) = body {
-            self.notes_sent = self.notes_sent.wrapping_add(u32::from(announcement.note.is_some()));
-            if let Some(counter) = announcement.counter {
+        if let Body::Notify(notification) = body {
+            self.notes_sent = self.notes_sent.wrapping_add(u32::from(notification.note.is_some()));
+            if let Some(counter) = notification.counter {
                 self.name(counter);
             }
         }

@@ -66,7 +66,7 @@ pub fn parse(path: &[u8]) -> Result<Path<'_>, &'static str> {
     }
 }
 
-/// The memory of a region that a peer has announced on a link of so many rails.
+/// The memory of a region that a peer has advertised on a link of so many rails.
 pub fn import(region: &AdvertisedRegion<'_>, rails: usize) -> Result<RdmaMemory, ImportError> {
     match parse(region.access_blob).map_err(ImportError::Malformed)? {
         Path::Nothing(why) => Err(ImportError::NoPath(why.to_owned())),

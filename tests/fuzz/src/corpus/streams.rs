@@ -7,7 +7,7 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::{Hint, ProbeWords};
 use penstock_tcp::wire::{
-    Asked, Head, PAYLOAD_BYTES_MAX, put_announcement, put_credit, put_data, put_done, put_refused, put_request,
+    Asked, Head, PAYLOAD_BYTES_MAX, put_credit, put_data, put_done, put_notification, put_refused, put_request,
 };
 use penstock_transport::host::bounce::{BounceRequest, REQUEST_WORDS, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
@@ -42,12 +42,12 @@ impl Control {
     }
 
     fn note(mut self, sequence: u64, transfer: u64, payload: &[u8]) -> Self {
-        put_announcement(&mut self.0, sequence, transfer, None, Some(Note { id: NoteId(1 << 77), payload }));
+        put_notification(&mut self.0, sequence, transfer, None, Some(Note { id: NoteId(1 << 77), payload }));
         self
     }
 
     fn count(mut self, sequence: u64, index: u32) -> Self {
-        put_announcement(&mut self.0, sequence, sequence, Some(CounterRef { index, generation: 1 }), None);
+        put_notification(&mut self.0, sequence, sequence, Some(CounterRef { index, generation: 1 }), None);
         self
     }
 
@@ -105,7 +105,7 @@ pub(super) fn rails() -> Files {
     };
     let counter = Some(CounterRef { index: 7, generation: GENERATION });
     let note = |payload| Some(Note { id: NoteId(1), payload });
-    let announce = |marks, counter, note| message(Body::Announce(NotifyMessage { number: 5, marks, counter, note }));
+    let announce = |marks, counter, note| message(Body::Notify(NotifyMessage { number: 5, marks, counter, note }));
     let (queue, first_packet, token) = (0x11, 0x5a_17b3, None);
     let ended = QueueEnded { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue, first_packet, token };
     let waits = QueueEnded { token: Some(Token([7; 16])), ..ended };

@@ -4,7 +4,7 @@ use penstock_core::limits::{COUNTERS_MAX, NOTE_BYTES_MAX};
 use penstock_verbs::adapter::{ASKING_BYTES, Token};
 use penstock_verbs::ended::QueueEnded;
 use penstock_verbs::message::{
-    ANNOUNCEMENTS, Body, HEAD_BYTES, Immediate, MESSAGE_BYTES_MAX, Says, encode, parse as parse_message,
+    Body, HEAD_BYTES, Immediate, MESSAGE_BYTES_MAX, NOTIFICATIONS, Says, encode, parse as parse_message,
 };
 
 /// Any bytes are a message, or a typed error, and so they are with a head that is right. What was read is written as the same bytes,
@@ -23,7 +23,7 @@ pub fn run(input: &[u8]) {
         if let Ok(immediate) = Immediate::parse(bits) {
             assert_eq!(immediate.encode(), bits, "an immediate changes on its way");
             let (Says::Count(value) | Says::Mark(value)) = immediate.says;
-            assert!(usize::from(value) < COUNTERS_MAX && value < ANNOUNCEMENTS);
+            assert!(usize::from(value) < COUNTERS_MAX && value < NOTIFICATIONS);
         }
     }
     if let Some(token) = Token::asked(input) {
@@ -46,7 +46,7 @@ pub fn parse(input: &[u8]) {
 
 fn check_message(input: &[u8]) {
     let Ok((head, body)) = parse_message(input) else { return };
-    if let Body::Announce(announcement) = body {
+    if let Body::Notify(announcement) = body {
         assert!(announcement.counter.is_some() || announcement.note.is_some(), "nothing is announced");
         assert!(announcement.counter.is_none_or(|counter| (counter.index as usize) < COUNTERS_MAX));
         assert!(announcement.note.is_none_or(|note| note.payload.len() <= NOTE_BYTES_MAX));

@@ -2,8 +2,8 @@
 
 use penstock_core::limits::NOTE_BYTES_MAX;
 use penstock_tcp::wire::{
-    Asked, CONTROL_BYTES_MAX, HEAD_BYTES, Head, Message, Messages, PARTS_MAX, PAYLOAD_BYTES_MAX, Request,
-    put_announcement, put_credit, put_data, put_done, put_refused, put_request,
+    Asked, CONTROL_BYTES_MAX, HEAD_BYTES, Head, Message, Messages, PARTS_MAX, PAYLOAD_BYTES_MAX, Request, put_credit,
+    put_data, put_done, put_notification, put_refused, put_request,
 };
 
 /// Any bytes are a head and messages, or typed errors. What was read is written as the same bytes, so a message has one
@@ -69,10 +69,10 @@ fn write(message: &Message<'_>, out: &mut Vec<u8>) {
         Message::Write(request) => write_request(true, &request, out),
         Message::Read(request) => write_request(false, &request, out),
         Message::Data { sequence, bytes } => put_data(out, sequence, bytes),
-        Message::Announce { sequence, transfer, counter, note } => {
+        Message::Notify { sequence, transfer, counter, note } => {
             assert!(counter.is_some() || note.is_some(), "nothing is announced");
             assert!(note.is_none_or(|note| note.payload.len() <= NOTE_BYTES_MAX));
-            put_announcement(out, sequence, transfer, counter, note);
+            put_notification(out, sequence, transfer, counter, note);
         }
         Message::Done { sequence } => put_done(out, sequence),
         Message::Refused { sequence, cause, revision } => put_refused(out, sequence, cause, revision),

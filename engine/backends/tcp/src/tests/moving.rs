@@ -10,7 +10,7 @@ fn a_write_lands_and_is_announced_behind_it() {
     let spans = [span(0, 64, 64), span(1000, 2000, 1), span(128, 3000, 1096)];
     assert_eq!(sides[0].post(WRITE, &from, key_of(&to), &spans, (10, 1)), Ok(Posted::Accepted(3)));
     assert_eq!(sides[0].tell(1, 11, 99, b"there"), Ok(NotifyPosted::Accepted));
-    until(&mut sides, "the announcement has ended", |sides| sides[0].result(11).is_some());
+    until(&mut sides, "the notification has ended", |sides| sides[0].result(11).is_some());
     assert_eq!((sides[0].result(10), sides[0].result(11)), (Some(Ok(1161)), Some(Ok(1))));
     assert_eq!(sides[1].got.notes, [(99, b"there".to_vec())]);
     let (mut expected, source) = (vec![0; 4096], pattern(7, 4096));

@@ -31,13 +31,13 @@ fn the_target_refuses_what_it_does_not_allow() {
         assert_eq!(posted, Ok(Posted::Accepted(1)));
         let told = sides[0].tell(completion_id as u64, 100 + completion_id as u64, 1, b"never told");
         let expected = if *direction == WRITE { Ok(NotifyPosted::Accepted) } else { Err(PostError::Full) };
-        assert_eq!(told, expected, "a read is announced once it has landed");
+        assert_eq!(told, expected, "a read is notified once it has landed");
     }
     until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 8);
     for (completion_id, (direction, .., cause)) in wants.iter().enumerate() {
         assert_eq!(sides[0].result(completion_id as u64), Some(Err(*cause)), "operation {completion_id}");
         if *direction == WRITE {
-            assert_eq!(sides[0].result(100 + completion_id as u64), Some(Err(*cause)), "its announcement");
+            assert_eq!(sides[0].result(100 + completion_id as u64), Some(Err(*cause)), "its notification");
         }
     }
     assert_eq!(bytes_of(&from), [1; 4096]);

@@ -11,7 +11,7 @@ fn causes() -> impl Strategy<Value = Option<Cause>> {
 enum Said {
     Request(bool, u64, u64, u32, Vec<(u64, u64)>),
     Data(u64, Result<u32, Cause>),
-    Announce(u64, Option<u64>, Option<(u128, Vec<u8>)>),
+    Notify(u64, Option<u64>, Option<(u128, Vec<u8>)>),
     Done(u64),
     Refused(u64, Option<Cause>, u64),
     Credit(u64),
@@ -30,7 +30,7 @@ fn said() -> impl Strategy<Value = Said> {
             .prop_map(|(sequence, bytes, cause)| Said::Data(sequence, cause.map_or(Ok(bytes), Err))),
         (any::<u64>(), prop::option::of(any::<u64>()), note)
             .prop_filter("says something", |(_, counter, note)| counter.is_some() || note.is_some())
-            .prop_map(|(sequence, counter, note)| Said::Announce(sequence, counter, note)),
+            .prop_map(|(sequence, counter, note)| Said::Notify(sequence, counter, note)),
         any::<u64>().prop_map(Said::Done),
         (any::<u64>(), causes(), any::<u64>()).prop_map(|(at, cause, revision)| Said::Refused(at, cause, revision)),
         any::<u64>().prop_map(Said::Credit),
@@ -49,9 +49,9 @@ fn write(out: &mut Vec<u8>, said: &Said) {
             put_request(out, *is_write, &asked, extents.iter().copied());
         }
         Said::Data(sequence, bytes) => put_data(out, *sequence, *bytes),
-        Said::Announce(sequence, counter, note) => {
+        Said::Notify(sequence, counter, note) => {
             let note = note.as_ref().map(|(id, payload)| Note { id: NoteId(*id), payload });
-            put_announcement(out, *sequence, 5, counter.map(counter_of), note);
+            put_notification(out, *sequence, 5, counter.map(counter_of), note);
         }
         Said::Done(sequence) => put_done(out, *sequence),
         Said::Refused(sequence, cause, revision) => put_refused(out, *sequence, *cause, *revision),
@@ -71,7 +71,7 @@ fn is_same(message: &Message<'_>, said: &Said) -> bool {
                 && request.bytes == extents.iter().map(|(_, len)| len).sum::<u64>()
         }
         (Message::Data { sequence, bytes }, Said::Data(at, said)) => sequence == at && bytes == said,
-        (Message::Announce { sequence, transfer, counter, note }, Said::Announce(at, count, noted)) => {
+        (Message::Notify { sequence, transfer, counter, note }, Said::Notify(at, count, noted)) => {
             sequence == at
                 && *transfer == 5
                 && *counter == count.map(counter_of)

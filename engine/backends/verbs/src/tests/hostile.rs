@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ended::QueueEnded;
 use crate::message::{
-    ANNOUNCEMENTS, Body, Forgotten, Head, Immediate, MESSAGE_BYTES_MAX, NotifyMessage, RailHello, Says, encode,
+    Body, Forgotten, Head, Immediate, MESSAGE_BYTES_MAX, NOTIFICATIONS, NotifyMessage, RailHello, Says, encode,
 };
 
 /// One thing that is said. Numbers are mostly those that are due, or what it says would not be looked at.
@@ -41,7 +41,7 @@ enum Said {
 fn said() -> impl Strategy<Value = Said> {
     let off = || prop_oneof![12 => Just(0u32), 1 => any::<u32>()];
     let few = || prop_oneof![8 => 0u32..3, 1 => any::<u32>()];
-    let number = || prop_oneof![8 => 0u16..4, 1 => 0..ANNOUNCEMENTS];
+    let number = || prop_oneof![8 => 0u16..4, 1 => 0..NOTIFICATIONS];
     prop_oneof![
         8 => (off(), few(), few(), any::<u64>(), 0u8..6, number(), 0u8..3, 0u32..3)
             .prop_map(|(off, heard, taken, gone, what, number, marks, index)| Said::Message {
@@ -72,13 +72,13 @@ impl Victim {
         let (life, due) = (channel.rails[0].life, channel.inbox.rails[0].heard());
         match said {
             Said::Message { off, heard, taken, gone, what, number, marks, index } => {
-                let (number, marks) = (*number % ANNOUNCEMENTS, *marks);
+                let (number, marks) = (*number % NOTIFICATIONS, *marks);
                 let counter = Some(CounterRef { index: *index, generation: 1 });
                 let note = Some(Note { id: NoteId(7), payload: b"note" });
                 let body = match what {
                     0 => Body::Hello(RailHello { channel: NUMBER, rail: 0, grants: 8 }),
-                    1 => Body::Announce(NotifyMessage { number, marks, counter, note: None }),
-                    2 => Body::Announce(NotifyMessage { number, marks, counter, note }),
+                    1 => Body::Notify(NotifyMessage { number, marks, counter, note: None }),
+                    2 => Body::Notify(NotifyMessage { number, marks, counter, note }),
                     3 => Body::Mark(number),
                     4 => Body::Forget(Forgotten { number, marks, is_said: index % 2 == 0 }),
                     _ => Body::Fence(u64::from(*index)),
