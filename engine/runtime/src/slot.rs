@@ -159,7 +159,7 @@ impl Slot {
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One holder less. Answers whether it was the last.
+    /// One holder less. Returns whether it was the last.
     pub(crate) fn release_reference(&self) -> bool {
         // SYNC holders: the last holder sees what all others did.
         self.holders.fetch_sub(1, Ordering::AcqRel) == 1
@@ -195,7 +195,7 @@ impl Slot {
         if self.release(units) { ClaimResult::Finish } else { ClaimResult::Nothing }
     }
 
-    /// The claimed units have moved so many bytes. Answers whether the caller finishes the transfer.
+    /// A claim ends, and has moved so many bytes. Returns whether it was the last: the caller then finishes the transfer.
     pub(crate) fn release_claim(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
         self.release(units)
@@ -211,33 +211,31 @@ impl Slot {
         self.claims.fetch_add(IN_FLIGHT, Ordering::Relaxed); // Released with the caller's own.
     }
 
-    /// A batch is given up that the peer may still be at: its claim becomes a remote one.
+    /// A batch was cancelled that the peer may still execute: its claim becomes a remote one.
     pub(crate) fn mark_remote_pending(&self) {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the word.
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
 
-    /// Bytes set off over a lane that acknowledges them before they are placed: until somebody closes it, they may still land. The
-    /// caller has a claim of the transfer.
+    /// Bytes were posted on a lane that acknowledges early: they may still land until [`Self::end_remote_pending`]. The caller
+    /// has a claim of the transfer.
     pub(crate) fn add_remote_pending(&self) {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the claim.
     }
 
-    /// The peer is not at a given-up batch any more, and has moved so many bytes. Answers whether the
-    /// caller finishes the transfer.
+    /// The peer has ended a cancelled batch, and has moved so many bytes. Returns whether the caller finishes the transfer.
     pub(crate) fn release_remote_claim(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
         self.end_remote_pending();
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
-    /// The transfer does not wait for a given-up batch any longer, whatever the peer does. Answers
-    /// whether the caller finishes it.
+    /// The transfer no longer waits for a cancelled batch, whatever the peer does. Returns whether the caller finishes it.
     pub(crate) fn detach_remote(&self, units: u64) -> bool {
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
-    /// Asks for the end although the peer may still be at something.
+    /// Asks for the end although the peer may still execute something.
     pub(crate) fn force(&self) {
         self.forced.store(true, Ordering::Release); // SYNC forced: pairs with is_forced()
     }
@@ -247,26 +245,26 @@ impl Slot {
         self.forced.load(Ordering::Acquire) // SYNC forced: pairs with force()
     }
 
-    /// The peer is not at it any more, or all of it is placed.
+    /// The peer has ended it, or all of it is placed.
     pub(crate) fn end_remote_pending(&self) {
         self.remote_pending.fetch_sub(1, Ordering::Release); // SYNC remote-pending: pairs with is_remote_pending()
     }
 
-    /// The transfer does not wait for a batch any longer that may still touch this engine's memory, and the peer's.
-    /// Answers whether the caller finishes it.
+    /// The transfer no longer waits for a batch that may still touch this engine's memory and the peer's. Returns whether
+    /// the caller finishes it.
     pub(crate) fn detach_pending(&self, units: u64) -> bool {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the claim.
         self.local_pending.fetch_add(1, Ordering::Relaxed); // As above.
         self.release_in_flight(IN_FLIGHT, units)
     }
 
-    /// Such a batch touches nothing any more.
+    /// A detached batch no longer touches this engine's memory.
     pub(crate) fn end_local_pending(&self) {
         self.local_pending.fetch_sub(1, Ordering::Release); // SYNC local-pending: pairs with is_busy_here()
     }
 
-    /// Whether the peer may still be at something that was given up. Asked after the transfer has
-    /// ended, or when nothing of it is in anybody's hands.
+    /// Whether the peer may still execute a cancelled batch. Asked after the transfer has ended, or when no worker has any of
+    /// it.
     pub(crate) fn is_remote_pending(&self) -> bool {
         self.remote_pending.load(Ordering::Acquire) != 0 // SYNC remote-pending: pairs with end_remote_pending()
     }
@@ -289,7 +287,7 @@ impl Slot {
         self.claims.fetch_or(FINISHED, Ordering::AcqRel) & FINISHED == 0
     }
 
-    /// Asks for the end, for this reason; the first reason stays. Answers whether the caller
+    /// Asks for the end, for this reason; the first reason stays. Returns whether the caller
     /// finishes the transfer, because no unit was in anybody's hands.
     pub(crate) fn stop(&self, stage: Stage, failure: impl Into<Failure>) -> bool {
         self.keep_reason(stage, failure.into());
@@ -359,7 +357,7 @@ impl Slot {
         (self.phase() == Phase::Done).then(|| TransferOutcome::unpack(self.outcome.load(Ordering::Relaxed)))
     }
 
-    /// Sleeps until the transfer is done or `until` has come. Answers whether it is done.
+    /// Sleeps until the transfer is done or `until` has come. Returns whether it is done.
     pub(crate) fn sleep_until_done(&self, now: impl Fn() -> Timestamp, until: Timestamp) -> bool {
         loop {
             let state = self.state.load(Ordering::Acquire); // SYNC finish: pairs with finish()

@@ -29,8 +29,8 @@ impl fmt::Display for Trust {
 pub enum Placement {
     /// As soon as the initiator sees the transfer completed.
     AtCompletion,
-    /// Only once the target's own notification or counter says so. Where [`crate::Lane::acknowledges_early`], a transfer
-    /// that fails or is cancelled is not quiet at the target when its batches are.
+    /// Only once the target's own notification or counter says so. Where [`crate::Lane::acknowledges_early`], a
+    /// failed or cancelled transfer may still write at the target after its batches have completed.
     AtNotification,
 }
 
@@ -43,7 +43,7 @@ pub struct Caps {
     /// Whether [`crate::Lane::post`] has moved the bytes when it returns, where this side reaches the memory
     /// itself; [`crate::RemoteMemory::is_synchronous`] says it for one region.
     pub synchronous: bool,
-    /// Whether an notification may be made while batches of its transfer are still under way on the same lane.
+    /// Whether a notification may be posted while batches of its transfer are still in flight on the same lane.
     pub ordered: bool,
     /// Whether several workers share one large transfer. Where this processor moves the bytes they do; where a card does,
     /// one worker posts as fast as all of them.

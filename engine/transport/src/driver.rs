@@ -8,10 +8,10 @@ use std::os::fd::BorrowedFd;
 /// One worker's side of a transport: it stays with its worker, while lanes come and go.
 pub trait Driver: Send {
     /// Looks, without waiting, which lanes have something to poll, and marks them ready. Costs no system call
-    /// where nothing has happened, as far as the kernel allows that. Answers whether anything had.
+    /// where nothing has happened, as far as the kernel allows that. Returns whether anything had.
     fn turn(&mut self) -> bool;
 
-    /// Called right before the worker sleeps on [`Driver::descriptor`]. Answers whether it may: false if
+    /// Called right before the worker sleeps on [`Driver::descriptor`]. Returns whether it may: false if
     /// [`Driver::turn`] would find something.
     fn prepare_to_sleep(&mut self) -> bool;
 

@@ -1,7 +1,7 @@
-//! One worker's way to one peer.
+//! One worker's lane to one peer.
 //!
 //! The worker expands a plan into batches of spans and posts them; a synchronous lane has moved them
-//! when `post` returns, an asynchronous one says so later through [`Sink::completed`]. "Full" is an
+//! when `post` returns, an asynchronous one says so later through [`LaneEvents::completed`]. "Full" is an
 //! answer and means "later"; only a [`LaneFault`] ends the session.
 
 use penstock_core::limits::SPANS_PER_POST;
@@ -38,10 +38,10 @@ pub struct Batch<'a> {
     pub hint: Hint,
     /// What the plan was checked against.
     pub expected: Revisions,
-    /// Completion id (a `wr_id`) under which [`Sink::completed`] reports accepted spans. Unused where
+    /// Completion id (a `wr_id`) under which [`LaneEvents::completed`] reports accepted spans. Unused where
     /// [`RemoteMemory::is_synchronous`].
     pub completion_id: u64,
-    /// Which transfer it belongs to: an notification behind it names the same.
+    /// Which transfer it belongs to: a notification behind it names the same.
     pub transfer: u64,
     /// Bytes of that whole transfer.
     pub transfer_bytes: u64,
@@ -61,7 +61,7 @@ impl Batch<'_> {
         (self.spans.len().min(SPANS_PER_POST), bytes)
     }
 
-    /// The initiator's own look at spans that it asks the owner of memory to move; the owner looks again.
+    /// The initiator's bounds check before it sends a request; the owner of the memory checks again.
     pub fn check_bounds(&self, spans: &[Span], memory: &TargetMediatedMemory) -> Result<(), PostError> {
         let inside = |offset: u64, len: u64, of: u64| offset.checked_add(len).is_some_and(|end| end <= of);
         let fits = |span: &Span| {
@@ -80,7 +80,7 @@ pub enum Posted {
     /// All of it was moved; this many bytes.
     Moved(u64),
     /// The first so many spans, at least one, are under way and will be reported by
-    /// [`Sink::completed`], together and exactly once, unless they are abandoned before.
+    /// [`LaneEvents::completed`], together and exactly once, unless they are cancelled before.
     Accepted(usize),
 }
 
@@ -139,9 +139,9 @@ pub struct LaneFault(pub Cause);
 /// A counter of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterRef {
-    /// Its place in the peer's table.
+    /// Its index in the peer's table.
     pub index: u32,
-    /// Which use of that place is meant.
+    /// Generation of that entry: a counter that was released and taken again has another one.
     pub generation: u32,
 }
 
@@ -152,7 +152,7 @@ pub struct NotifyRequest<'a> {
     pub transfer: u64,
     /// Bytes of that whole transfer, as its batches said.
     pub transfer_bytes: u64,
-    /// What it is reported under, if it is only accepted.
+    /// Completion id of the notification, if it is only accepted.
     pub completion_id: u64,
     /// A counter that goes up by one.
     pub counter: Option<CounterRef>,
@@ -160,60 +160,60 @@ pub struct NotifyRequest<'a> {
 }
 
 impl NotifyRequest<'_> {
-    /// Whether there is nothing to say.
+    /// Neither a notification nor a counter was asked for.
     pub fn is_empty(&self) -> bool {
         self.counter.is_none() && self.note.is_none()
     }
 }
 
-/// A transfer that goes no further, and of which a lane has carried bytes to the peer.
+/// Asks for proof that no write of an ended transfer is still outstanding at the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlushRequest {
     pub transfer: u64,
     /// Bytes of that whole transfer, as its batches said.
     pub transfer_bytes: u64,
-    /// What the proof is reported under, if it is only under way.
+    /// Completion id of the flush, if it is only accepted.
     pub completion_id: u64,
 }
 
-/// What became of an notification.
+/// What became of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotifyPosted {
     /// Delivered. False if a counter was named that does not exist any more.
     Delivered(bool),
-    /// It is under way and will be reported by [`Sink::completed`] like a batch: `Ok(1)` if the peer was told
-    /// all of it, `Ok(0)` if its counter was gone, a cause if it was not told.
+    /// It is in flight and will be reported by [`LaneEvents::completed`] like a batch: `Ok(1)` if all of it was
+    /// delivered, `Ok(0)` if its counter was gone, a cause if it was not delivered.
     Accepted,
 }
 
 /// A notification: the caller's id and up to 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note<'a> {
-    /// The caller's name for it.
+    /// Chosen by the caller; the receiver gets it with the payload.
     pub id: NoteId,
     pub payload: &'a [u8],
 }
 
-/// What a polled lane gives its worker.
+/// What a lane reports to its worker while it is polled.
 pub trait LaneEvents {
     /// Whether one more notification can be taken; if not, the lane keeps it.
     fn has_room(&mut self) -> bool;
 
-    /// A notification of the peer. Only called after [`Sink::has_room`] said yes.
+    /// A notification of the peer. Only called after [`LaneEvents::has_room`] returned true.
     fn note(&mut self, note: Note<'_>);
 
     /// A handle that the peer handed over, with its notification. Only called after
-    /// [`Sink::has_room`] said yes.
+    /// [`LaneEvents::has_room`] returned true.
     fn handed_over(&mut self, note: Note<'_>, handle: Handle);
 
-    /// Posted spans have moved, or ended with a cause.
+    /// An accepted operation has ended: with the bytes it moved, or with a cause.
     fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>);
 }
 
 /// Something reference counted that one engine gives to another of the same process.
 pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 
-/// One worker's private way to one peer. A lane that was dropped does not touch this engine's memory any more.
+/// One worker's private path to one peer. A lane that was dropped does not touch this engine's memory any more.
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
@@ -223,10 +223,10 @@ pub trait Lane: Send {
         let _ = counter;
     }
 
-    /// Tells the peer that everything of a transfer has landed. On an error nothing of it was said.
+    /// Notifies the peer that all bytes of a transfer have landed. On an error nothing was sent.
     ///
-    /// Where [`crate::Caps::ordered`], batches of that transfer may still be under way on this lane: the peer is told
-    /// once they have landed, and not at all if one of them fails.
+    /// Where [`crate::Caps::ordered`], batches of that transfer may still be in flight on this lane: the peer is
+    /// notified once they have landed, and not at all if one of them fails.
     fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError>;
 
     /// Sends what was accepted and not sent yet (rings the doorbell); waits for no completion. Called when the worker has
@@ -238,7 +238,7 @@ pub trait Lane: Send {
     /// Gives a handle to the peer without a copy. Refused with [`Cause::NoPath`] where [`crate::Caps::hand_over`] is false.
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;
 
-    /// Gives up an accepted batch: it is not to touch anything any more, as far as this side can help it.
+    /// Cancels an accepted operation as far as this side can; the answer says what it may still touch.
     fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
         let _ = completion_id;
         CancelledOp::Quiesced
@@ -250,7 +250,7 @@ pub trait Lane: Send {
     }
 
     /// Proves that nothing of a transfer can land at the peer any more: all that was posted is placed or dropped. The
-    /// caller posts nothing more of it. If it takes a round trip, this is [`NotifyPosted::Accepted`] and [`Sink::completed`]
+    /// caller posts nothing more of it. If it takes a round trip, this is [`NotifyPosted::Accepted`] and [`LaneEvents::completed`]
     /// reports the end. It cannot be cancelled; it ends with the lane at the latest.
     fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
         let _ = proof;
@@ -258,6 +258,6 @@ pub trait Lane: Send {
     }
 
     /// Takes a bounded number of notifications and completions, and does a bounded part of what the
-    /// peer asks for. Answers whether there may be more; what waits for [`Sink::has_room`] does not count.
+    /// peer asks for. Returns whether there may be more; what waits for [`LaneEvents::has_room`] does not count.
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault>;
 }

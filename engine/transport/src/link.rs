@@ -15,8 +15,8 @@ use crate::lane::{Lane, LaneFault};
 use crate::peer_view::PeerView;
 use crate::remote::{AccessPath, RemoteMemory};
 
-/// Descriptors that ride with an offer or an notification, in the order they are sent. They are
-/// shared, because the same pool is announced to many peers.
+/// File descriptors sent with an offer or a region advertisement, in order. In `Arc`, because one pool is advertised to
+/// many peers.
 pub type Fds = Vec<Arc<OwnedFd>>;
 
 /// What this engine knows of itself when it looks for a way to a peer.
@@ -28,7 +28,7 @@ pub struct LocalEnd {
     pub epoch: u64,
     /// How many workers this engine has.
     pub workers: usize,
-    /// The place this session takes in this engine's table of peers.
+    /// The session's index in this engine's table of peers.
     pub peer_index: u32,
 }
 
@@ -42,13 +42,13 @@ pub struct RemoteEnd {
     pub epoch: u64,
     /// How many workers it has.
     pub workers: usize,
-    /// The place this session takes in its table of peers.
+    /// The session's index in its table of peers.
     pub peer_index: u32,
     /// The process at the other end of the socket, as the operating system names it.
     pub watch: Arc<ProcessWatch>,
 }
 
-/// A peer's region, as announced.
+/// A peer's region, as advertised.
 #[derive(Debug, Clone, Copy)]
 pub struct AdvertisedRegion<'a> {
     pub epoch: u64,
@@ -67,7 +67,7 @@ pub struct AdvertisedRegion<'a> {
 /// How a region is offered to a peer.
 #[derive(Debug, Default)]
 pub struct Exported {
-    /// The transport's own words.
+    /// Opaque bytes for the peer's side of this transport (as a packed rkey is).
     pub access_blob: Vec<u8>,
     /// The descriptor of its memory, if it has one to pass.
     pub fd: Option<Arc<OwnedFd>>,
@@ -81,7 +81,7 @@ pub enum ImportError {
     /// This transport has no way to that memory.
     #[error("{0}")]
     NoPath(String),
-    /// What was announced is not what came.
+    /// The advertisement does not fit what came with it.
     #[error("the announcement of the region does not make sense: {0}")]
     Malformed(&'static str),
     /// The memory that came cannot be mapped, or is not sealed as it must be.
@@ -127,13 +127,13 @@ pub enum JoinError {
 
 /// Exports regions of this engine to one peer, and imports the peer's.
 ///
-/// A region is announced to every peer once, with what the peer needs to reach it; a peer's region
+/// A region is advertised to every peer once, with what the peer needs to reach it; a peer's region
 /// is imported once, when a plan first needs it.
 pub trait Registrar: Send + Sync {
     /// How `region` is offered to the peer.
     fn export(&self, region: &Arc<Region>) -> Exported;
 
-    /// Whether the transport's own words about a region say that parts of it were given fresh memory.
+    /// Whether this blob says that parts of the region were renewed.
     fn is_renewed(&self, path: &[u8]) -> bool {
         let _ = path;
         false
@@ -154,7 +154,7 @@ pub trait Registrar: Send + Sync {
         self.import(region, fd)
     }
 
-    /// The way by which a peer's region would be reached, and why no better one. Nothing is mapped for it.
+    /// How a peer's region would be accessed, and why not better. Maps nothing.
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath;
 }
 
@@ -168,9 +168,9 @@ pub struct Link {
     pub peer_view: PeerView,
     /// Byte streams that the lanes still need, where they need any.
     pub streams: Option<Arc<dyn Streams>>,
-    /// Words between the lanes of both sides that go over the control channel.
+    /// Messages between the lanes of both sides that go over the control connection.
     pub transport_messages: Option<Arc<dyn TransportMessages>>,
-    /// The names of its rails, where it has any: a [`crate::Failure`] names one by its place.
+    /// The names of its rails, where it has any; [`crate::Failure::rail`] is an index into them.
     pub rails: Vec<String>,
     /// Why this path was chosen, in words.
     pub path: String,
@@ -182,14 +182,14 @@ pub trait Streams: Send + Sync {
     /// How many there are, of both sides together.
     fn count(&self) -> usize;
 
-    /// Takes a connected, non-blocking stream at its place. Refused if there is no such place, or if it is taken.
+    /// Takes a connected, non-blocking stream. Refused if the index is out of range, or was attached already.
     fn attach(&self, index: usize, stream: OwnedFd) -> Result<(), AttachError>;
 }
 
 /// Transport messages: few and small, in order, between the lanes of both sides over the control connection, for what
 /// cannot be sent over a broken data path.
 pub trait TransportMessages: Send + Sync {
-    /// The session is established: messages leave through `say` from now on. Called once.
+    /// The session is established: messages are sent through `sender` from now on. Called once.
     fn start(&self, sender: ControlSender);
 
     /// A message of the peer's lanes. An error says that it violates the protocol.
@@ -259,8 +259,9 @@ pub trait Transport: Send + Sync {
     }
 
     /// Drops what this transport has registered for the region (memory registrations on NICs, say), up to generation
-    /// `last`: newer generations of the id are another region. Called once per region, when it is quiesced or abandoned.
-    /// A transport that registers in `export` must check that the region is live under the lock that this takes.
+    /// `last`: newer generations of the id are another region. Called once per region, when it is quiesced or given up.
+    /// An implementation that registers in `export` must hold the same lock there and check that the region is live, or it
+    /// registers after this call.
     fn release_registrations(&self, region: RegionId, last: Generation) {
         let _ = (region, last);
     }

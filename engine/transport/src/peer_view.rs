@@ -36,11 +36,12 @@ pub trait Fence: Send + Sync {
     /// Makes the fence pass soon, whatever the peer does: rails that have not passed `revision` are cut off.
     fn force(&self, revision: u64);
 
-    /// The peer has reported withdrawals: this engine's lanes now send it a fence behind all that was posted before.
+    /// Called when the peer has reported withdrawals: this engine's lanes now post a fence message behind all earlier
+    /// operations.
     fn on_withdrawals(&self);
 }
 
-/// What a peer on another host has told of its withdrawals: how far its log has come, and a copy of its end.
+/// The withdrawals that a peer on another host has reported: its newest revision, and a copy of the end of its log.
 #[derive(Debug, Default)]
 pub struct RemoteGateLog {
     revision: AtomicU64,
@@ -56,7 +57,7 @@ struct LogTail {
     last_region_end: u64,
     /// By region, the revision of the last withdrawal of anything of it.
     last: HashMap<u32, u64>,
-    /// The revision up to which withdrawals were not told, of whichever regions.
+    /// Entries up to this revision are missing, of whichever regions.
     missing_until: u64,
 }
 
@@ -68,19 +69,20 @@ impl LogTail {
 }
 
 impl RemoteGateLog {
-    /// The peer has said that its log of withdrawn memory has come this far.
+    /// The peer has reported this revision as its newest.
     pub fn on_revision(&self, revision: u64) {
-        // Relaxed: an older value only makes the peer refuse what it need not have.
+        // Relaxed: an operation carries this revision, and the peer checks it against all withdrawals after it. A stale value
+        // makes the peer check more, and at worst refuse without need.
         self.revision.fetch_max(revision, Ordering::Relaxed);
     }
 
-    /// The newest revision that the peer has reported; the entries up to it may not be here yet (see [`Self::copied`]).
+    /// The newest revision that the peer has reported; the entries up to it may not be here yet (see [`Self::replicated`]).
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// Appends reported withdrawals, of which the first has revision `since + 1`. If they do not follow on what is held
-    /// here, the older entries are dropped.
+    /// Appends withdrawals; the first has revision `since + 1`. If `since` is not the newest revision held here, the older
+    /// entries are dropped.
     pub fn append(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         let until = since.saturating_add(list.len() as u64);
         let mut log = self.tail();
@@ -91,7 +93,7 @@ impl RemoteGateLog {
         for (step, withdrawal) in list.enumerate() {
             let revision = since.saturating_add(step as u64 + 1);
             if withdrawal.len == WHOLE_REGION || is_renewal(&withdrawal) {
-                // Before the revision below: who finds that and then looks here, under the lock, finds this too.
+                // Set before `replicated` below: a reader that sees that value and then takes the lock sees this one, too.
                 log.last_region_end = log.last_region_end.max(revision);
             }
             log.last.insert(withdrawal.region % REGION_WORDS as u32, revision);
@@ -105,7 +107,7 @@ impl RemoteGateLog {
         self.on_revision(until);
     }
 
-    /// Up to which revision its log is known here.
+    /// The revision up to which its log is replicated here.
     #[inline]
     pub fn replicated(&self) -> u64 {
         self.replicated.load(Ordering::Relaxed)
@@ -130,7 +132,7 @@ impl RemoteGateLog {
     fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, LogOverrun> {
         let log = self.tail();
         let until = self.replicated.load(Ordering::Relaxed);
-        // If nothing after `since` was reported, the list is empty, also for a caller that knows of a newer revision.
+        // If nothing newer was reported, returns an empty list, even if the caller knows a newer revision.
         let missing = until.saturating_sub(since);
         match usize::try_from(missing) {
             Ok(missing) if missing <= log.entries.len() => {
@@ -227,7 +229,7 @@ impl PeerView {
         }
     }
 
-    /// Whether a counter that was announced still stands, as far as can be known here.
+    /// Whether an advertised counter still exists, as far as is known here.
     pub fn counter_exists(&self, counter: CounterRef) -> bool {
         match self {
             Self::Shared(segments) => {
@@ -237,7 +239,7 @@ impl PeerView {
         }
     }
 
-    /// Takes what the peer says of its log.
+    /// Appends withdrawals that the peer has reported; nothing to do where its log is in shared memory.
     pub fn on_withdrawals(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         match self {
             Self::Shared(_) => {}
@@ -249,7 +251,7 @@ impl PeerView {
         }
     }
 
-    /// Takes the peer's word for how far its log has come.
+    /// The peer has reported the newest revision of its log.
     pub fn on_revision(&self, revision: u64) {
         if let Self::Reported(log) | Self::Fenced(log, _) = self {
             log.on_revision(revision);

@@ -5,37 +5,36 @@ use std::sync::Arc;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{ProcessVmMemory, Window};
 
-/// A peer's memory, as this process reaches it. Which way it is was decided when the region was
-/// imported; a lane does not choose again.
+/// A peer's memory, as this process accesses it. Decided when the region is imported; a lane does not choose again.
 #[derive(Debug, Clone)]
 pub enum RemoteMemory {
     /// It is mapped here: this processor copies.
     Mapped(Window),
     /// It is another process's own: the kernel copies, in a system call of this processor.
     ProcessVm(ProcessVmMemory),
-    /// Only its owner may touch it: the owner is asked, through bounce slots.
+    /// Its owner's worker moves the bytes, on request: through bounce slots on one host, over a stream between hosts.
     TargetMediated(TargetMediatedMemory),
-    /// A card reaches it, without its owner's processor.
+    /// A NIC accesses it, without its owner's processor.
     Rdma(Arc<RdmaMemory>),
 }
 
-/// Memory that cards reach.
+/// Memory that NICs access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaMemory {
-    /// The region, by its owner's name for it.
+    /// Region id and generation, as its owner has them.
     pub key: RegionKey,
-    /// Where its owner's cards find its first byte.
+    /// The address of its first byte for its owner's NICs.
     pub base: u64,
     /// Its length in bytes.
     pub bytes: u64,
-    /// The key to it on each rail of the link, in their order.
+    /// The rkey for each rail of the link, in their order.
     pub rkeys: Vec<u32>,
 }
 
 /// Memory that only its owner may touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TargetMediatedMemory {
-    /// The region, by its owner's name for it.
+    /// Region id and generation, as its owner has them.
     pub key: RegionKey,
     /// Its length in bytes.
     pub bytes: u64,
@@ -66,12 +65,12 @@ impl From<Window> for RemoteMemory {
     }
 }
 
-/// The way by which a peer's region is reached, in words for people.
+/// How a peer's region is accessed, as text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessPath {
     /// One of the names below.
     pub name: &'static str,
-    /// Why this one: what it costs, or what keeps a better one away.
+    /// Why this one: what it costs, or what prevents a better one.
     pub reason: String,
 }
 
@@ -80,11 +79,11 @@ impl AccessPath {
     pub const MAPPED: &'static str = "mapped";
     /// The kernel copies between the two processes.
     pub const PROCESS_VM: &'static str = "process_vm";
-    /// Its owner is asked to move it, through bounce slots.
+    /// Its owner moves it on request, through bounce slots.
     pub const BOUNCE: &'static str = "bounce";
     /// Its owner moves it, as it goes to and from a stream between the two.
     pub const TCP: &'static str = "tcp";
-    /// This side's card writes it and reads it.
+    /// This side's NIC writes it and reads it.
     pub const VERBS: &'static str = "verbs";
     /// It cannot be reached.
     pub const NONE: &'static str = "none";

@@ -38,7 +38,7 @@ impl Hub {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what has arrived at all ports, and marks the lanes that have something to do. Answers whether any has.
+    /// Takes what has arrived at all ports, and marks the lanes that have something to do. Returns whether any has.
     fn turn(&self, mut mark: impl FnMut(usize)) -> bool {
         let now = self.fabric.now();
         let (mut left, mut any) = (PACKETS_PER_TURN, false);

@@ -42,7 +42,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Answers whether the counter is still there.
+    /// Returns whether the counter is still there.
     fn count(&self, counter: CounterRef) -> bool {
         let cell = self.segments.mailbox.view().counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };

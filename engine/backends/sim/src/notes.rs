@@ -32,7 +32,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Takes room for so many lines at the receiver. Answers whether there was.
+    /// Takes room for so many lines at the receiver. Returns whether there was.
     pub(crate) fn reserve(&mut self, lines: u64) -> bool {
         let has_room = self.sent - self.taken_there + lines <= LINES;
         self.sent += if has_room { lines } else { 0 };

@@ -167,7 +167,7 @@ impl Channel {
         None
     }
 
-    /// Sends what there is. Answers whether there is more to do at once.
+    /// Sends what there is. Returns whether there is more to do at once.
     pub(crate) fn send(&mut self, hub: &mut Inner, common: &mut Common, streams: usize) -> Result<bool, LaneFault> {
         let mut more = false;
         for stream in self.streams.iter_mut().flatten() {
@@ -176,7 +176,7 @@ impl Channel {
         Ok(more || !self.ledger.ended.is_empty())
     }
 
-    /// Takes what came, reports what ended, and sends what is to be answered. Answers whether there may be more.
+    /// Takes what came, reports what ended, and sends what is to be answered. Returns whether there may be more.
     pub(crate) fn poll(
         &mut self,
         hub: &mut Inner,

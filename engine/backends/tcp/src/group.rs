@@ -109,7 +109,7 @@ impl FrameGroup {
         self.extents += extents;
     }
 
-    /// It is complete, and leaves if it says anything. Answers whether it does.
+    /// It is complete, and leaves if it says anything. Returns whether it does.
     pub(crate) fn close(&mut self) -> bool {
         self.is_leaving = self.head.len() > HEAD_BYTES;
         if self.is_leaving {
@@ -339,7 +339,7 @@ impl FrameGroup {
         true
     }
 
-    /// So many bytes have left. Answers whether that was all.
+    /// So many bytes have left. Returns whether that was all.
     fn advance(&mut self, mut bytes: u64, ops: &mut Ops) -> bool {
         let head = bytes.min((self.head.len() - self.head_sent) as u64);
         self.head_sent += head as usize;

@@ -268,7 +268,7 @@ impl Incoming {
         bytes
     }
 
-    /// Receives what goes in one call. Answers whether nothing more was there.
+    /// Receives what goes in one call. Returns whether nothing more was there.
     pub(crate) fn receive(
         &mut self,
         (io, fd): (&mut Io, BorrowedFd<'_>),

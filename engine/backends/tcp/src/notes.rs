@@ -46,7 +46,7 @@ impl Notes {
         }
     }
 
-    /// Takes room for so many lines at the receiver. Answers whether there was.
+    /// Takes room for so many lines at the receiver. Returns whether there was.
     pub(crate) fn reserve(&mut self, lines: u64) -> bool {
         // Less was sent than was taken only if the peer took what never left: it helps it to nothing.
         let has_room = self.sent.saturating_sub(self.taken_there) + lines <= LINES;

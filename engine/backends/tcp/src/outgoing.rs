@@ -128,7 +128,7 @@ impl Outgoing {
         self.waiting.iter().any(is_its) || self.flying.iter().any(is_its)
     }
 
-    /// Fills the next group. Answers whether one leaves. What may not leave any more ends here.
+    /// Fills the next group. Returns whether one leaves. What may not leave any more ends here.
     pub(crate) fn form(
         &mut self,
         ops: &mut Ops,

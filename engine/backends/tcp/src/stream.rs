@@ -47,7 +47,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Answers whether the counter is still there.
+    /// Returns whether the counter is still there.
     fn count(&self, counter: CounterRef) -> bool {
         let cell = self.segments.mailbox.view().counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
@@ -135,7 +135,7 @@ impl Stream {
         self.outgoing.released(released.ticket, ops, events);
     }
 
-    /// Receives a bounded amount and does what it says. Answers whether there may be more.
+    /// Receives a bounded amount and does what it says. Returns whether there may be more.
     pub(crate) fn receive(
         &mut self,
         io: &mut Io,
@@ -323,7 +323,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends what there is to send, as far as there is room. Answers whether there is more that could go at once.
+    /// Sends what there is to send, as far as there is room. Returns whether there is more that could go at once.
     pub(crate) fn send(
         &mut self,
         io: &mut Io,

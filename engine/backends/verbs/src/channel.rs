@@ -443,7 +443,7 @@ impl Channel {
         }
     }
 
-    /// Delivers what waits, answers where an answer is waited for, and looks after rails that are not well. Answers whether to look
+    /// Delivers what waits, answers where an answer is waited for, and looks after rails that are not well. Returns whether to look
     /// again at once.
     pub(crate) fn poll(&mut self, context: &Context<'_>, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         self.looked_at = context.now;

@@ -40,7 +40,7 @@ pub(crate) trait FenceObserver {
 }
 
 impl Context<'_> {
-    /// Counts up. Answers whether the counter is still there.
+    /// Counts up. Returns whether the counter is still there.
     pub(crate) fn count(&self, counter: CounterRef) -> bool {
         let cell = self.segments.mailbox.view().counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };

@@ -60,7 +60,7 @@ impl VerbsDriver {
         Ok(Self { hub, descriptor, timer, is_timed: false, watched, events, turns: 0 })
     }
 
-    /// Asks the adapters what has happened to them, and tells all workers' lanes. Answers whether anything had.
+    /// Asks the adapters what has happened to them, and tells all workers' lanes. Returns whether anything had.
     fn take_events(&mut self) -> bool {
         let Some(Events { adapters, regions, hubs }) = &self.events else { return false };
         let mut any = false;

@@ -212,7 +212,7 @@ impl Inboxes {
         }
     }
 
-    /// Marks the lanes whose time has come. Answers whether there were any.
+    /// Marks the lanes whose time has come. Returns whether there were any.
     fn look(&mut self, now: Instant) -> bool {
         if self.earliest.is_none_or(|earliest| now < earliest) {
             return false;
@@ -323,7 +323,7 @@ impl Inner {
         self.now = None;
     }
 
-    /// Asks all adapters, and marks the lanes that have something. Answers whether any had.
+    /// Asks all adapters, and marks the lanes that have something. Returns whether any had.
     pub(crate) fn turn(&mut self) -> bool {
         let mut any = false;
         for cq in 0..self.cqs.len() {
@@ -382,7 +382,7 @@ impl Inner {
         &*self.cqs[adapter].cq
     }
 
-    /// Takes completions of a CQ and puts them where they belong. Answers how many.
+    /// Takes completions of a CQ and puts them where they belong. Returns how many.
     fn poll(&mut self, cq: usize) -> usize {
         let place = &mut self.cqs[cq];
         if place.is_broken {

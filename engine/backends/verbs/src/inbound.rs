@@ -191,7 +191,7 @@ impl InboundMessages {
         !self.held.is_empty()
     }
 
-    /// A notification has come on this rail. Answers whether its counter was gone.
+    /// A notification has come on this rail. Returns whether its counter was gone.
     pub(crate) fn notify(
         &mut self,
         rail: usize,
@@ -223,7 +223,7 @@ impl InboundMessages {
         self.look(place, context, events)
     }
 
-    /// A mark has come. Answers whether a counter was gone that it was the last to wait for.
+    /// A mark has come. Returns whether a counter was gone that it was the last to wait for.
     pub(crate) fn mark(
         &mut self,
         number: u16,
@@ -261,7 +261,7 @@ impl InboundMessages {
         Ok(self.open.len() - 1)
     }
 
-    /// Makes a notification if nothing of it is missing. Answers whether its counter was gone.
+    /// Makes a notification if nothing of it is missing. Returns whether its counter was gone.
     fn look(&mut self, place: usize, context: &Context<'_>, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let open = &self.open[place];
         let (marks, is_whole) = match (&open.forgotten, &open.said) {

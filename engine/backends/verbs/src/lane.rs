@@ -142,7 +142,7 @@ impl VerbsLane {
         call(&mut channels[place], &context)
     }
 
-    /// Calls all channels. Answers whether any said yes.
+    /// Calls all channels. Returns whether any said yes.
     fn with_each(
         &mut self,
         mut call: impl FnMut(&mut Channel, &Context<'_>) -> Result<bool, LaneFault>,
@@ -172,7 +172,7 @@ impl VerbsLane {
         self.channels.iter().map(Channel::oldest).min().unwrap_or(NOTHING)
     }
 
-    /// Sees to what the hub has for this lane. Answers whether there is more.
+    /// Sees to what the hub has for this lane. Returns whether there is more.
     fn take_items(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         if self.items.is_empty() {
             self.hub.lock().take(self.inbox, &mut self.items);

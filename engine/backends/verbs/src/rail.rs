@@ -248,7 +248,7 @@ impl Rail {
         self.peer_ended.is_some() || self.told_revision < self.vouched
     }
 
-    /// Its queue comes back at once if nobody has begun to connect it. Answers whether it has.
+    /// Its queue comes back at once if nobody has begun to connect it. Returns whether it has.
     pub(crate) fn call_back(&mut self) -> bool {
         let Place::Away(away) = &self.queue else { return false };
         let Some(queue) = away.call_back() else { return false };
@@ -373,7 +373,7 @@ impl Rail {
         self.standing == Standing::Up && self.window() > 0 && self.under_way() < self.requests
     }
 
-    /// Stages spans, as many as there is room for. Answers how many those were, and their bytes.
+    /// Stages spans, as many as there is room for. Returns how many those were, and their bytes.
     pub(crate) fn move_spans(&mut self, ends: &Ends, spans: &[penstock_core::Span]) -> (usize, u64) {
         let (count, bytes, requests) =
             self.stage.move_spans(ends, spans, (self.id(self.next), self.room()), &self.attr);
@@ -496,7 +496,7 @@ impl Rail {
         posted.map_err(|failed| failed.error)
     }
 
-    /// The adapter has done all requests up to this one. Answers whether that is news: behind one that failed nothing is done.
+    /// The adapter has done all requests up to this one. Returns whether that is news: behind one that failed nothing is done.
     pub(crate) fn has_done(&mut self, number: u64, now: Instant) -> bool {
         self.quiet_looks = 0;
         let is_news = self.failed.is_none_or(|failed| number < failed);
@@ -506,7 +506,7 @@ impl Rail {
         is_news
     }
 
-    /// A request has come back. Answers whether it is the first: all before it are done.
+    /// A request has come back. Returns whether it is the first: all before it are done.
     pub(crate) fn has_failed(&mut self, number: u64) -> bool {
         self.quiet_looks = 0;
         self.came_back = self.came_back.max(number);
@@ -580,7 +580,7 @@ impl Rail {
         (self.unexplained, self.bytes_max) = (0, BYTES_UNDER_WAY_MAX);
     }
 
-    /// The peer has heard and taken so much. Answers how many messages are heard now that were not before, if it can have.
+    /// The peer has heard and taken so much. Returns how many messages are heard now that were not before, if it can have.
     pub(crate) fn hear(&mut self, heard: u32, taken: Option<u32>) -> Option<u32> {
         let more = heard.wrapping_sub(self.heard);
         let more_taken = taken.map_or(0, |taken| taken.wrapping_sub(self.notes_taken));

@@ -63,7 +63,7 @@ impl Receives {
         self.last + 1
     }
 
-    /// Another queue is being made, which needs so many. Answers whether slots have to be made for it.
+    /// Another queue is being made, which needs so many. Returns whether slots have to be made for it.
     pub(crate) fn reserve(&mut self, count: usize) -> bool {
         self.reserved += count;
         self.slots.len() < self.wanted + self.reserved + self.spare

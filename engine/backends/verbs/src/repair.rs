@@ -199,7 +199,7 @@ impl Channel {
         }
     }
 
-    /// Looks after rails that are not well. Answers whether to look again at once.
+    /// Looks after rails that are not well. Returns whether to look again at once.
     pub(crate) fn look_after(&mut self, context: &Context<'_>, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let now = context.now;
         let mut is_breaking = false;
@@ -289,7 +289,7 @@ impl Channel {
         Ok(is_breaking)
     }
 
-    /// Goes on with a rail that is being connected. Answers whether it is to be looked at again at once.
+    /// Goes on with a rail that is being connected. Returns whether it is to be looked at again at once.
     fn look_at_cm(&mut self, place: usize, since: Instant, now: Instant) -> bool {
         let rail = &mut self.rails[place];
         let met = match rail.met() {
@@ -314,7 +314,7 @@ impl Channel {
         true
     }
 
-    /// Sees to it that nothing of a rail's queue touches memory any more. Answers whether that is so.
+    /// Sees to it that nothing of a rail's queue touches memory any more. Returns whether that is so.
     fn quieten(&mut self, place: usize, context: &Context<'_>) -> bool {
         let rail = &mut self.rails[place];
         let Some(number) = rail.queue_number() else { return true };
@@ -458,7 +458,7 @@ impl Channel {
         self.look_whether_connected(place, context).map(drop)
     }
 
-    /// Looks whether a rail that was to be connected again is. Answers whether to look after it at once.
+    /// Looks whether a rail that was to be connected again is. Returns whether to look after it at once.
     fn look_whether_connected(&mut self, place: usize, context: &Context<'_>) -> Result<bool, LaneFault> {
         let rail = &mut self.rails[place];
         match rail.is_connected() {

@@ -31,7 +31,7 @@ impl PostingBatch {
     }
 
     /// Stages spans, neighbours at the peer as one request, in at most `room` requests, which are numbered from `id` on. The last is
-    /// signalled. Answers how many spans that were, of how many bytes, and in how many requests.
+    /// signalled. Returns how many spans that were, of how many bytes, and in how many requests.
     pub(crate) fn move_spans(
         &mut self,
         ends: &Ends,

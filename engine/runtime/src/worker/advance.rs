@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::slot::{ClaimResult, Phase, Slot, TransferOutcome};
 use crate::statistics::WorkerStatistics;
 
-/// Looks into the logs of withdrawn memory while one unit is moved.
+/// How often a plan is checked again against the withdrawal logs while one unit is moved.
 const RECHECKS_MAX: u32 = 64;
 
 /// How a transfer ends that finds its memory withdrawn.
@@ -32,8 +32,8 @@ pub(crate) enum MoveEnd {
     Stop(Cause),
 }
 
-/// Moves units of a plan over a lane, or sets them under way, as many of their spans at once as a post takes.
-/// Answers the bytes moved and the batches posted, or with how many bytes it stopped and why.
+/// Posts units of a plan on a lane, in batches as large as a post takes. Returns the bytes moved, the batches posted, and
+/// why it stopped before the end, if it did.
 #[inline]
 pub(crate) fn move_units(
     plan: &PlanInner,
@@ -99,7 +99,7 @@ pub(crate) fn move_units(
     (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
 }
 
-/// As [`move_units`] over a lane that finishes later, kept out of the way of those that do not.
+/// As [`move_units`] over an asynchronous lane; not inlined, to keep the synchronous path small.
 #[inline(never)]
 fn post_async(
     current: &mut Active,
@@ -129,7 +129,7 @@ fn post_async(
 }
 
 impl<E: Env> Worker<E> {
-    /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
+    /// Moves units of the transfer whose turn it is. Returns whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
         let (is_alone, waits_behind) = (self.has_one_transfer(), !self.ready.is_empty_below(self.lanes.len()));
         let Self { shared, active, lanes, spans, in_flight, .. } = self;
@@ -139,16 +139,16 @@ impl<E: Env> Worker<E> {
             return self.advance_without_lane(class);
         };
         let units = current.command.units();
-        // What a lane finishes later it may stop in the middle of: then one at a time.
+        // An asynchronous lane may return `Full` inside a unit: then one unit is claimed at a time.
         let is_synchronous = current.command.plan.as_ref().is_none_or(|plan| plan.inner.is_synchronous);
         let statistics = &shared.workers[self.index].statistics;
-        // A lane that finishes later is busy with what was posted before: no reason to post less.
+        // On an asynchronous lane, ready bits of other lanes are no reason to post fewer units.
         let at_once = match &current.command.plan {
             Some(plan) if is_alone && !(waits_behind && is_synchronous) => plan.inner.units_at_once,
             _ => 1,
         };
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
-        // Who shares a plan takes less of it towards its end, so that all are done at the same time.
+        // Workers that share a plan claim fewer units near its end, so that all finish together.
         let share_divisor = 2 * shared.workers.len() as u64;
         let share = |left: u64| match share_divisor {
             _ if !is_synchronous => 1,
@@ -259,12 +259,12 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// All units are accounted for: tell the peer and finish, or wait for its room.
+    /// All units have ended: posts the notification and finishes, or waits for room.
     pub(super) fn notify_or_wait(&mut self, active: Active) {
         if active.notify_state != NotifyState::NotPosted {
             return self.finish_notified(active);
         }
-        // Whoever waits already goes first: a short note must not starve a long one.
+        // Behind those that wait already: a short notification must not starve a long one.
         let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
         if !active.command.notify.is_empty() && self.notify_blocked.iter().any(is_theirs) {
             return self.wait_for_room(active);
@@ -312,8 +312,8 @@ impl<E: Env> Worker<E> {
         self.notify_blocked.push_back(active);
     }
 
-    /// Tries again to tell peers that had no room, each in the order of its transfers. Answers whether
-    /// any had.
+    /// Retries notifications that found no room, for each peer in the order of its transfers. Returns whether any was
+    /// posted.
     pub(super) fn retry_blocked_notifies(&mut self) -> bool {
         let mut progressed = false;
         self.blocked.clear();
@@ -369,14 +369,14 @@ fn send_notify(
         counter: notify.counter,
         note,
     };
-    let announced = match (&notify.handle, note) {
+    let posted = match (&notify.handle, note) {
         (Some(handle), Some(note)) => {
             entry.lane.hand_over(note, handle)?;
             entry.lane.notify(&NotifyRequest { note: None, ..request })?
         }
         _ => entry.lane.notify(&request)?,
     };
-    Ok(match announced {
+    Ok(match posted {
         NotifyPosted::Delivered(counted) => Some(if counted || note.is_some() { Notified::Yes } else { Notified::No }),
         NotifyPosted::Accepted => None,
     })
@@ -405,8 +405,8 @@ impl<E: Env> Shared<E> {
     pub(crate) fn finish(&self, active: Active, outcome: TransferOutcome) {
         let key = active.command.key;
         let slot = self.slots.get(key).expect("a worker holds its slots");
-        // The plan first: who sees the end finds this worker's hold on its memory gone. Of a split
-        // transfer other workers may still have the command in their queues, and the plan with it.
+        // The plan first: a caller that sees the transfer end must find this worker's references gone. Of a split transfer
+        // other workers may still have the command in their queues, and the plan with it.
         drop(active);
         let is_watched = slot.is_watched();
         slot.finish(outcome);
@@ -414,7 +414,7 @@ impl<E: Env> Shared<E> {
         self.completed_one(key, is_watched);
     }
 
-    /// Ends a transfer that has failed; nothing more is announced.
+    /// Ends a transfer that has failed; the peer is not notified.
     pub(crate) fn finish_unnotified(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
         let notified = active.notified();
         self.workers[0].statistics.transfers_failed.add_shared(1);

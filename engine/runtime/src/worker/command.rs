@@ -69,12 +69,12 @@ pub(crate) struct Active {
     pub(crate) in_flight: u32,
     /// It waits for room in its lane, not only for batches under way.
     pub(crate) stalled: bool,
-    /// How far it was given up here.
+    /// How far this worker has cancelled it.
     pub(crate) cancel_level: CancelLevel,
-    /// How far its notification is.
+    /// State of its notification.
     pub(crate) notify_state: NotifyState,
-    /// Its lane acknowledges writes before they are placed: its slot counts as open at the peer until a notification, a
-    /// remote flush or its success closes it.
+    /// True if the lane reports writes before they are placed. The slot is then `remote_pending` until a notification, a
+    /// remote flush or success clears it.
     pub(crate) needs_flush: bool,
 }
 
@@ -83,9 +83,9 @@ pub(crate) struct Active {
 pub(crate) enum NotifyState {
     /// Not posted.
     NotPosted,
-    /// Posted behind the batches of its transfer on the same lane, under this token.
+    /// Posted behind the batches of its transfer on the same lane, with this completion id.
     PostedOrdered(u64),
-    /// Posted under this token after all batches of the transfer had ended.
+    /// Posted with this completion id after all batches of the transfer had ended.
     PostedLast(u64),
     /// Completed, with this result.
     Completed(Notified),
@@ -106,7 +106,7 @@ impl Active {
         }
     }
 
-    /// Whether the peer was told, if the transfer ends now.
+    /// Whether the peer was notified, if the transfer ends now.
     pub(crate) fn notified(&self) -> Notified {
         match self.notify_state {
             _ if self.command.notify.is_empty() => Notified::NotAsked,
@@ -122,13 +122,13 @@ impl Active {
 pub(crate) enum CancelLevel {
     /// Not at all.
     None,
-    /// It ends when all its batches have ended, also those that only the peer still executes.
+    /// It ends when all its operations have ended, also those that only the peer still executes.
     WaitForPeer,
-    /// It ends now, without the batches still in flight.
+    /// It ends now; operations still in flight are detached.
     Immediate,
 }
 
-/// A place in a plan.
+/// A position in a plan: the next span of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlanPosition {
     pub(crate) unit: u64,

@@ -1,4 +1,4 @@
-//! Sessions that drain: what is under way comes to its end, and nothing new begins.
+//! Sessions that drain: what is in flight ends, and nothing new begins.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl<E: Env> Worker<E> {
     /// Opens the latch of every draining session of which this worker has no transfer left.
     fn drain_transfers(&mut self) {
         if !self.commands.is_empty() {
-            return; // Submitted before anybody heard of it, perhaps.
+            return; // Commands still queued may belong to a draining session.
         }
         let mut settling = std::mem::take(&mut self.draining_transfers);
         settling.retain(|(peer, settled)| {
@@ -56,14 +56,14 @@ impl<E: Env> Worker<E> {
         self.active.iter().flatten().chain(&self.waiting).any(is_theirs) || self.notify_blocked.iter().any(is_theirs)
     }
 
-    /// A transfer for a draining session: taken up as long as this worker has not said that it has none.
+    /// A transfer for a draining session: accepted as long as this worker has not reported that it has none left.
     #[cold]
     pub(super) fn accept_draining(&mut self, command: Command, cause: Cause) {
         if !lane_entry(&mut self.lanes, &command.peer).is_some_and(|entry| entry.transfers_drained) {
             return self.enqueue(command);
         }
         let slot = self.shared.slots.get(command.key).expect("a worker holds its slots");
-        // Another worker may have it, and be in the middle: that one does this one's part.
+        // If another worker has started this transfer, that worker also does this worker's part.
         if command.is_helper || !slot.stop_unclaimed(Stage::Queue, cause) {
             return self.shared.release_slot(command.key);
         }

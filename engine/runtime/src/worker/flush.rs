@@ -1,9 +1,9 @@
-//! Transfers that end while what they wrote may not be placed.
+//! Transfers that end while writes of them may not be placed.
 //!
-//! Some lanes say that bytes have moved when the peer's card has them, which is before the peer's memory does. A transfer that ends
-//! well leaves it at that, and its notification says more. One that ends otherwise has an owner at the peer who wants to
-//! know when nothing of it lands any more: its slot says that it is open there from its first batch on, until the lane has proven
-//! the opposite. The transfer itself does not wait for that; its slot does.
+//! Some lanes report a write as complete when the peer's NIC has it, before it is in the peer's memory. A successful
+//! transfer needs no more: its notification proves placement. A failed or cancelled one may still write: its slot counts
+//! as `remote_pending` from its first batch until a remote flush completes. The transfer does not wait for the flush; its
+//! slot does.
 
 use penstock_core::{Direction, Env, Stage};
 use penstock_ring::Key;
@@ -14,31 +14,31 @@ use super::in_flight::{InFlight, transfer_of};
 use super::{Worker, lane_entry};
 use crate::slot::Slot;
 
-/// A proof that was not asked of its lane yet, and holds the slot of its transfer.
+/// A remote flush that is not posted yet. It has a reference to the slot of its transfer.
 pub(super) struct PendingFlush {
     key: Key,
     peer_index: u32,
     whole: u64,
 }
 
-/// So many batches have set off over a lane that acknowledges early. The caller has a claim of their transfer.
-pub(super) fn mark_needs_flush(active: &mut Active, slot: &Slot, departed: u32) {
+/// So many batches were accepted by a lane that acknowledges early. The caller has a claim of their transfer.
+pub(super) fn mark_needs_flush(active: &mut Active, slot: &Slot, accepted: u32) {
     let writes = active.command.plan.as_ref().is_some_and(|plan| plan.inner.shape.direction() == Direction::Write);
-    if writes && departed > 0 && !active.needs_flush {
+    if writes && accepted > 0 && !active.needs_flush {
         active.needs_flush = true;
         slot.add_remote_pending();
     }
 }
 
 impl<E: Env> Worker<E> {
-    /// A transfer succeeds: its slot no longer counts as open at the peer, and no remote flush is posted.
+    /// A transfer succeeds: its slot is no longer `remote_pending`, and no remote flush is posted.
     pub(super) fn flush_is_not_needed(&self, active: &Active) {
         if active.needs_flush {
             self.shared.slots.get(active.command.key).expect("a worker holds its slots").end_remote_pending();
         }
     }
 
-    /// A transfer has failed; nothing more is announced.
+    /// A transfer has failed; the peer is not notified.
     pub(super) fn fail(&mut self, active: Active, stage: Stage, failure: impl Into<Failure>) {
         self.require_flush(&active);
         self.shared.finish_unnotified(active, stage, failure);
@@ -54,7 +54,7 @@ impl<E: Env> Worker<E> {
     /// here.
     pub(super) fn require_flush(&mut self, active: &Active) {
         if !active.needs_flush || lane_entry(&mut self.lanes, &active.command.peer).is_none() {
-            return; // Of a lane that is gone nothing can be proven: the slot goes on saying that it is open.
+            return; // Without a lane nothing can be proven: the slot stays `remote_pending`.
         }
         let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
         let whole = active.command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
@@ -62,7 +62,7 @@ impl<E: Env> Worker<E> {
         self.pending_flushes.push(PendingFlush { key, peer_index, whole });
     }
 
-    /// Posts the queued remote flushes, as far as the lanes have room. Answers whether any left the queue.
+    /// Posts the queued remote flushes, as far as the lanes have room. Returns whether any left the queue.
     #[cold]
     pub(super) fn post_flushes(&mut self) -> bool {
         let before = self.pending_flushes.len();
@@ -73,7 +73,7 @@ impl<E: Env> Worker<E> {
         self.pending_flushes.len() < before
     }
 
-    /// Posts one. Answers whether it left the queue.
+    /// Posts one. Returns whether it left the queue.
     fn post_flush(&mut self, &PendingFlush { key, peer_index, whole }: &PendingFlush) -> bool {
         if self.blocked.contains(&peer_index) {
             return false;
@@ -91,7 +91,7 @@ impl<E: Env> Worker<E> {
                 self.in_flight.doorbell_due(peer_index);
             }
             Some(Ok(NotifyPosted::Delivered(_))) => {
-                self.shared.slots.get(key).expect("what is owed holds its slot").end_remote_pending();
+                self.shared.slots.get(key).expect("a pending flush holds its slot").end_remote_pending();
                 self.shared.release_slot(key);
             }
             // A lane that is broken says so when it is polled next.

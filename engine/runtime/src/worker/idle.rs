@@ -54,7 +54,7 @@ impl<E: Env> Worker<E> {
     /// Sleeps until somebody rings, a deadline comes, or the longest sleep is over.
     fn sleep(&mut self, now: Timestamp) {
         self.sleeper.prepare();
-        // Room that came back before the flag was up rang nobody: look once more.
+        // Room that came back before the sleep flag was set woke nobody: check again.
         let may_sleep = self.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());
         if may_sleep && !self.has_work() && !self.retry_blocked_notifies() {
             let is_waited_for = !self.notify_blocked.is_empty();

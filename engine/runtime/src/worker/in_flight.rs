@@ -18,17 +18,17 @@ use super::{Worker, lane_entry};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
 
-/// One accepted batch, or an notification.
+/// One accepted batch, or a notification.
 #[derive(Clone, Copy)]
 pub(crate) struct InFlight {
     pub(crate) key: Key,
     /// Units of the whole transfer.
     pub(crate) units: u64,
-    /// The place of the peer whose lane it is on.
+    /// Index of the peer whose lane it is on.
     pub(crate) peer_index: u32,
     state: OpState,
     is_notify: bool,
-    /// It was left behind while it could still touch this engine's memory.
+    /// It was detached while it could still touch this engine's memory.
     local_pending: bool,
 }
 
@@ -50,7 +50,7 @@ impl InFlight {
         Self { key, units, peer_index, state: OpState::Attached, is_notify: false, local_pending: false }
     }
 
-    /// What proves that nothing of an ended transfer lands any more.
+    /// The remote flush of an ended transfer.
     pub(crate) fn flush(key: Key, peer_index: u32) -> Self {
         Self { state: OpState::Detached, ..Self::new(key, 0, peer_index) }
     }
@@ -60,20 +60,20 @@ impl InFlight {
     }
 }
 
-/// The name of a transfer for its lane.
+/// The id of a transfer for its lane.
 pub(crate) fn transfer_of(key: Key) -> u64 {
     u64::from(key.generation) << 32 | u64::from(key.index)
 }
 
-/// The batches under way of one worker, by their tokens: `use of the place << 32 | place`.
+/// One worker's operations in flight, by completion id: `generation << 32 | index`.
 pub(crate) struct InFlightOps {
     slots: Vec<OpSlot>,
     free: Vec<u32>,
-    /// Places of the lanes that have accepted what has not left yet.
+    /// Peer indices of the lanes whose doorbell is due: they have accepted what is not sent yet.
     doorbells_due: Vec<u32>,
 }
 
-/// Batches that may be under way before the table has to grow: a few lanes' worth.
+/// Operations in flight before the table has to grow: a few lanes' worth.
 const ROOM: usize = 64;
 
 impl Default for InFlightOps {
@@ -88,7 +88,7 @@ struct OpSlot {
 }
 
 impl InFlightOps {
-    /// The token of the next batch, should it be accepted.
+    /// The completion id of the next operation, should it be accepted.
     #[inline]
     pub(super) fn next_completion_id(&mut self) -> u64 {
         match self.free.last() {
@@ -101,13 +101,13 @@ impl InFlightOps {
     fn grow(&mut self) -> u64 {
         let index = self.slots.len() as u32;
         self.slots.push(OpSlot { generation: 0, op: None });
-        // Room for every place to be free: giving one back never allocates.
+        // Room for every entry to be free: releasing one never allocates.
         self.free.reserve(self.slots.len());
         self.free.push(index);
         u64::from(index)
     }
 
-    /// The batch of the next token was accepted.
+    /// The operation of the next completion id was accepted.
     pub(super) fn insert(&mut self, op: InFlight) {
         let index = self.free.pop().expect("its id was given out just now");
         self.slots[index as usize].op = Some(op);
@@ -127,14 +127,14 @@ impl InFlightOps {
         Some(op)
     }
 
-    /// Nobody waits for this notification any more; its place stays until the lane has done with it.
+    /// The result of this notification no longer matters; its entry stays until the lane reports it.
     pub(super) fn ignore(&mut self, completion_id: u64) {
         if let Some(op) = self.get_mut(completion_id) {
             op.state = OpState::Ignored;
         }
     }
 
-    /// What the lane to this peer was given leaves at the end of the turn.
+    /// Rings the doorbell of the lane to this peer at the end of the turn.
     pub(super) fn doorbell_due(&mut self, peer_index: u32) {
         if !self.doorbells_due.contains(&peer_index) {
             self.doorbells_due.push(peer_index);
@@ -150,7 +150,7 @@ impl InFlightOps {
         self.doorbells_due.pop()
     }
 
-    /// The next token after `after`, in table order, whose operation satisfies `is_meant`.
+    /// The next completion id after `after`, in table order, whose operation satisfies `is_meant`.
     fn next_where(&self, after: Option<u64>, is_meant: impl Fn(&InFlight) -> bool) -> Option<u64> {
         let first = after.map_or(0, |completion_id| completion_id as u32 as usize + 1);
         (first..self.slots.len()).find_map(|index| {
@@ -165,13 +165,12 @@ impl InFlightOps {
     }
 }
 
-/// Supplies token and transfer of the next batch, and records that the lane has accepted it.
+/// Supplies completion id and transfer id of the next batch, and records that the lane has accepted it.
 pub(crate) trait OpTracker {
-    /// The token of the next batch.
     fn completion_id(&mut self) -> u64;
     /// The transfer it belongs to.
     fn transfer(&self) -> u64;
-    /// It was accepted under that token.
+    /// The lane has accepted it.
     fn accepted(&mut self);
 }
 
@@ -237,7 +236,7 @@ impl<E: Env> Worker<E> {
         self.waiting.push_back(active);
     }
 
-    /// A lane has room again: whoever waited for it goes on.
+    /// A lane has room again: stalled transfers go back to their class.
     pub(super) fn unstall(&mut self, peer: &Arc<PeerState>) {
         for _ in 0..self.waiting.len() {
             let Some(mut active) = self.waiting.pop_front() else { break };
@@ -284,13 +283,13 @@ impl<E: Env> Worker<E> {
         self.op_completed(op.key, finishes);
     }
 
-    /// A batch has given its claim back: finishes the transfer if it was the last.
+    /// An operation has released its claim: finishes the transfer if it was the last.
     pub(super) fn op_completed(&mut self, key: Key, finishes: bool) {
         let is_it = |active: &Active| active.command.key == key;
         if let Some(index) = self.waiting.iter().position(is_it) {
             let active = &mut self.waiting[index];
             active.in_flight -= 1;
-            // It came here with no unit left to claim: without batches there is nothing left to do.
+            // Transfers in `waiting` that are not stalled have no unit to claim: with nothing in flight this worker is done.
             let is_over = active.in_flight == 0 && !active.stalled;
             if finishes || is_over {
                 let done = self.waiting.remove(index).expect("the index was found just now");
@@ -311,8 +310,7 @@ impl<E: Env> Worker<E> {
         debug_assert!(false, "a worker keeps the command while batches are under way");
     }
 
-    /// Ends a transfer in the middle, as far as this worker has to do with it. Whoever has the last of
-    /// it in hand finishes it.
+    /// Cancels this worker's part of a transfer. The worker that releases the last claim finishes it.
     pub(super) fn cancel(&mut self, mut active: Active, stage: Stage, failure: impl Into<Failure>, level: CancelLevel) {
         let failure = failure.into();
         if active.at.is_none() && active.in_flight == 0 {
@@ -339,7 +337,7 @@ impl<E: Env> Worker<E> {
             if active.notify_state == NotifyState::PostedOrdered(completion_id)
                 && self.in_flight.get_mut(completion_id).is_none()
             {
-                active.notify_state = NotifyState::NotPosted; // Taken back before the peer could hear it.
+                active.notify_state = NotifyState::NotPosted; // Cancelled before it was sent.
             }
         }
         if finishes {
@@ -361,8 +359,8 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// Gives one batch up. Answers whether its place in the lane is free again, and, if its claim was given
-    /// back, whether that was the last.
+    /// Cancels one operation. Returns whether its room in the lane is free again, and, if its claim was released, whether
+    /// that was the last.
     fn cancel_in_flight(
         &mut self,
         completion_id: u64,
@@ -386,7 +384,7 @@ impl<E: Env> Worker<E> {
                 (false, Some(slot.release_claim(0, units)))
             }
             CancelledOp::Pending if level == CancelLevel::Immediate => {
-                // The transfer ends all the same; its memory is not quiet before the lane says so.
+                // The transfer ends all the same; its memory is not quiesced before the lane reports the operation.
                 slot.retain();
                 (op.state, op.local_pending) = (OpState::Detached, true);
                 (false, Some(slot.detach_pending(units)))
@@ -411,7 +409,7 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// Gives up the waiting transfers that this says to, each for its reason. Answers whether there were any.
+    /// Cancels each waiting transfer for which `why` gives a reason. Returns whether there was any.
     pub(super) fn cancel_waiting(
         &mut self,
         why: impl Fn(&Self, &Active) -> Option<(Stage, Failure, CancelLevel)>,
@@ -442,7 +440,7 @@ impl<E: Env> Worker<E> {
         slot.stop_reason().map(|(stage, failure)| (stage, failure, level))
     }
 
-    /// Ends whatever is under way on a lane, and the lane.
+    /// Ends everything in flight on a lane, and drops the lane.
     pub(super) fn drop_lane(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
         self.cancel_waiting(|_, active| {
@@ -472,7 +470,7 @@ impl<E: Env> Worker<E> {
                 {
                     slot.end_local_pending(); // A lane that is gone does not touch this engine's memory.
                 }
-                // Whether the peer is still at it is not known; the slot goes on saying so.
+                // Whether the peer still executes it is unknown: the slot stays `remote_pending`.
                 self.shared.release_slot(op.key);
             } else {
                 // A lane that is gone does not touch this engine's memory.

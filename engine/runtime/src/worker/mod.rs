@@ -6,7 +6,7 @@
 //! 2. commands, at most [`COMMANDS_PER_TURN`]
 //! 3. units of the active transfers: many of each urgent one, then one each of a few others, or
 //!    [`UNITS_AT_ONCE`](penstock_core::limits::UNITS_AT_ONCE) if there is one transfer and nothing else waits
-//! 4. what lanes were given leaves
+//! 4. the doorbells of lanes that have accepted something
 //! 5. lanes that a peer marked ready, and one more in rotation
 //! 6. deadlines, if any is armed
 //!
@@ -62,20 +62,20 @@ const TURNS_PER_DRIVE: u64 = 8;
 /// While other transfers are active, notifications that found no room are retried only every so many turns.
 const TURNS_PER_RETRY: u64 = 4;
 
-/// Reports of one lane that fit without an allocation; it keeps what it grows to.
+/// Completions of one poll that fit without an allocation.
 const COMPLETIONS_CAPACITY: usize = 32;
 
-/// A lane and whose it is.
+/// A lane and the peer it leads to.
 pub(crate) struct LaneEntry {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
-    /// What the lane says of itself.
+    /// [`Lane::acknowledges_early`], asked once.
     acknowledges_early: bool,
-    /// A side of the session drains, and this worker has said that nothing is under way here.
+    /// A side of the session drains, and this worker has reported that it has no transfer of it left.
     transfers_drained: bool,
 }
 
-/// The lane to this very peer: a place has other peers before and after it.
+/// The lane to this very peer: an index is used again by later peers.
 pub(crate) fn lane_entry<'a>(lanes: &'a mut [Option<LaneEntry>], peer: &Arc<PeerState>) -> Option<&'a mut LaneEntry> {
     let entry = lanes.get_mut(peer.peer_index as usize)?.as_mut()?;
     Arc::ptr_eq(&entry.peer, peer).then_some(entry)
@@ -89,21 +89,21 @@ pub(crate) struct Worker<E: Env> {
     pub(crate) lanes: Vec<Option<LaneEntry>>,
     /// Transfers with units to move: urgent ones and others, each in turn; the first is next.
     active: [VecDeque<Active>; 2],
-    /// Transfers with nothing to post now: batches of them are under way, or their lane is full.
+    /// Transfers with nothing to post now: they have operations in flight, or their lane is full.
     waiting: VecDeque<Active>,
-    /// The batches under way.
+    /// Operations in flight.
     in_flight: InFlightOps,
-    /// What a lane has reported and is not accounted for yet.
+    /// Completions that a lane has reported and that are not processed yet.
     completions: Vec<(u64, Result<u64, Failure>)>,
-    /// Transfers that have ended, and of which it is to be proven that nothing lands any more.
+    /// Remote flushes of ended transfers that are not posted yet.
     pending_flushes: Vec<PendingFlush>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notify_blocked: VecDeque<Active>,
-    /// Sessions that drain, and whom to tell when nothing of them is under way here.
+    /// Sessions that drain, with the latch to open when this worker has no transfer of them left.
     draining_transfers: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// What this worker does for all its lanes of a transport at once.
     pub(crate) drivers: Vec<Box<dyn Driver>>,
-    /// Sessions that drain, and whom to tell when all that the peer said is in the inbox.
+    /// Sessions that drain, with the latch to open when all that the peer sent is in the inbox.
     draining_inbound: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
     blocked: Vec<u32>,
@@ -167,7 +167,7 @@ impl<E: Env> Worker<E> {
         self.remove_all_sessions(Cause::EngineClosed);
     }
 
-    /// One turn. Answers whether there was anything to do.
+    /// One turn. Returns whether there was anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         self.turns += 1;
         self.own().statistics.turns.set(self.turns);
@@ -180,7 +180,7 @@ impl<E: Env> Worker<E> {
         }
         worked |= self.take_commands();
         worked |= self.advance_active();
-        // What was posted leaves before anything else is looked at: a look at a socket costs as much as a third of a send.
+        // Sends what was posted before it polls: polling a socket costs a third of a send.
         if self.in_flight.has_doorbells_due() {
             self.ring_doorbells();
         }
@@ -197,13 +197,13 @@ impl<E: Env> Worker<E> {
         if self.in_flight.has_doorbells_due() {
             self.ring_doorbells();
         }
-        // Last: what it finds is for the next turn, and what was to leave has left. While lanes have something by themselves
-        // the kernel is not asked each time.
+        // Drivers run last: posted work is already sent, and their events are for the next turn. While lanes are ready by
+        // themselves, the kernel is asked only every few turns.
         if !self.drivers.is_empty() && (!polled || worked || self.turns.is_multiple_of(TURNS_PER_DRIVE)) {
             worked |= self.drive();
         }
         worked |= polled;
-        // After the deadlines: the last transfer of a session that comes to rest may end by one.
+        // After the deadlines: the last transfer of a draining session may end by one.
         if !self.draining_transfers.is_empty() || !self.draining_inbound.is_empty() {
             self.drain_sessions();
         }
@@ -219,7 +219,7 @@ impl<E: Env> Worker<E> {
             || !self.ready.is_empty()
     }
 
-    /// What lanes were given in this turn leaves.
+    /// Sends what lanes have accepted in this turn.
     #[inline(never)]
     fn ring_doorbells(&mut self) {
         while let Some(peer_index) = self.in_flight.next_doorbell() {
@@ -231,7 +231,7 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// Lets the drivers look which lanes have something. Answers whether any had.
+    /// Lets the drivers look which lanes have something. Returns whether any had.
     #[inline(never)]
     fn drive(&mut self) -> bool {
         self.drivers.iter_mut().fold(false, |worked, driver| driver.turn() | worked)
@@ -396,7 +396,7 @@ impl<E: Env> Worker<E> {
         } else if !self.waiting.is_empty()
             && let Some(entry) = &self.lanes[index]
         {
-            // A lane may have room again without anything having ended: its streams have come, say.
+            // A lane can get room without a completion, e.g. when its TCP streams connect.
             let peer = Arc::clone(&entry.peer);
             self.unstall(&peer);
         }
@@ -405,7 +405,7 @@ impl<E: Env> Worker<E> {
             self.shared.application.ring();
         }
         let polled = Polled { taken: taken + completed, is_empty: matches!(result, Ok(false)) && !refused };
-        // A transfer that ended just now may have found the lane broken when it told the peer.
+        // A transfer that ended just now may have found the lane broken when it notified the peer.
         let Some(entry) = &self.lanes[index] else { return polled };
         match result {
             // Inbox credits may have come back since the refusal, before anyone saw it: poll again.
@@ -419,12 +419,12 @@ impl<E: Env> Worker<E> {
         polled
     }
 
-    /// Accounts for the batches that a lane has reported, and lets whoever waited for room go on.
+    /// Processes the completions of one lane, and lets transfers that waited for its room go on.
     fn on_completions(&mut self, index: usize) {
         let peer = self.lanes[index].as_ref().map(|entry| Arc::clone(&entry.peer));
         let mut completions = std::mem::take(&mut self.completions);
         for (completion_id, result) in completions.drain(..) {
-            // The end of one may find the lane broken, and then everything under way on it has ended.
+            // Processing one may find the lane broken; then everything in flight on it has ended.
             if self.lanes[index].is_some() {
                 self.on_completion(completion_id, result);
             }
@@ -461,7 +461,7 @@ impl<E: Env> Worker<E> {
             let active = self.notify_blocked.remove(index).expect("the index is in range");
             self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
         }
-        // Computed last, over all queues: giving one transfer up may have moved others from queue to queue.
+        // Computed last, over all queues: cancelling one transfer may have moved others between queues.
         let all = self.active.iter().flatten().chain(&self.waiting).chain(&self.notify_blocked);
         self.next_deadline = all.map(|active| active.deadline).min().unwrap_or(Timestamp::NEVER);
     }
@@ -474,7 +474,7 @@ impl<E: Env> Worker<E> {
     }
 }
 
-/// What came of looking at a lane.
+/// What polling a lane has brought.
 #[derive(Debug, Clone, Copy, Default)]
 struct Polled {
     /// Notifications and ends of batches.
@@ -483,7 +483,7 @@ struct Polled {
     is_empty: bool,
 }
 
-/// Puts what a lane brings into the inbox, within the sender's credits.
+/// Puts a lane's notifications into the inbox, within the sender's credits.
 struct Delivery<'a, E: Env> {
     shared: &'a Shared<E>,
     peer: &'a Arc<PeerState>,

@@ -1,8 +1,7 @@
 //! Notifications that complete asynchronously: a lane accepts them, and the peer acknowledges them later.
 //!
-//! Where a lane keeps the order of what it is given, an notification follows the batches of its transfer at once and is
-//! one more thing of it under way (`Behind`). Else it is made when all of them have landed; then it is the only thing that
-//! the transfer still waits for (`Alone`). Either way no memory of this engine is touched for it.
+//! On ordered lanes the notification is posted directly behind the batches of its transfer (`PostedOrdered`). On others it
+//! is posted after all batches have completed (`PostedLast`). It never touches this engine's memory.
 
 use penstock_core::{Env, Notified, Stage};
 use penstock_transport::{CancelledOp, Failure};
@@ -25,10 +24,10 @@ impl<E: Env> Worker<E> {
         self.wait_for_lane(active);
     }
 
-    /// The lane reports the end of a notification that was not forgotten.
+    /// The lane reports the end of a notification that is not ignored.
     pub(super) fn on_notify_done(&mut self, op: &InFlight, result: Result<u64, Failure>) {
         let Some(active) = self.holding(op) else {
-            debug_assert!(false, "a worker keeps the command while its announcement is under way");
+            debug_assert!(false, "a worker keeps the command while its notification is in flight");
             return;
         };
         let notified = match result {
@@ -36,16 +35,20 @@ impl<E: Env> Worker<E> {
             Ok(_) => Notified::Yes,
             Err(_) => Notified::No,
         };
-        // What lies before it has landed, all of it.
+        // A completed notification proves that all batches before it are placed.
         let is_proven = result.is_ok() && std::mem::take(&mut active.needs_flush);
         let was = std::mem::replace(&mut active.notify_state, NotifyState::Completed(notified));
-        let slot = self.shared.slots.get(op.key).expect("an announcement under way holds its slot");
+        let slot = self.shared.slots.get(op.key).expect("a notification in flight holds its slot");
         if is_proven {
             slot.end_remote_pending();
         }
         if let NotifyState::PostedLast(_) = was {
             let is_it = |active: &Active| active.command.key == op.key;
-            let index = self.waiting.iter().position(is_it).expect("who waits to be told waits there");
+            let index = self
+                .waiting
+                .iter()
+                .position(is_it)
+                .expect("a transfer whose notification was posted last is in `waiting`");
             let active = self.waiting.remove(index).expect("the index was found just now");
             return match result {
                 Ok(_) => self.finish_ok(active),
@@ -69,7 +72,7 @@ impl<E: Env> Worker<E> {
     pub(super) fn finish_notified(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         match slot.stop_reason() {
-            // Whoever wanted it to end came too late: the peer has all of it, and was told.
+            // Cancelled too late: the peer has all bytes and was notified.
             Some(_) if active.notify_state == NotifyState::Completed(Notified::Yes) => self.finish_ok(active),
             Some((stage, failure)) => self.fail(active, stage, failure),
             None => self.finish_ok(active),
@@ -85,7 +88,7 @@ impl<E: Env> Worker<E> {
         self.shared.finish(active, TransferOutcome { failure: None, notified });
     }
 
-    /// Ends a transfer that waits only for its notification: takes that back, forgets it, or waits for its completion.
+    /// Ends a transfer that waits only for its notification: cancels that, ignores it, or waits for its completion.
     pub(super) fn stop_notify(
         &mut self,
         mut active: Active,
@@ -94,7 +97,7 @@ impl<E: Env> Worker<E> {
         level: CancelLevel,
     ) {
         let lane = lane_entry(&mut self.lanes, &active.command.peer).map(|entry| &mut entry.lane);
-        // Without a lane the operation is dropped and the state stays `Alone`: whether the peer was notified is unknown.
+        // Without a lane the operation is removed and the state stays `PostedLast`, so that `notified()` returns `Unknown`.
         let is_gone = lane.is_none();
         if lane.is_some_and(|lane| lane.cancel_op(completion_id) == CancelledOp::Quiesced) {
             self.in_flight.remove(completion_id);

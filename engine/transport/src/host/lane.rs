@@ -158,7 +158,7 @@ impl CopyLane {
         lanes.collect()
     }
 
-    /// Answers whether the counter is still there.
+    /// Increments the peer's counter. False if it does not exist any more.
     fn increment_counter(&self, counter: CounterRef) -> bool {
         // A counter that is gone, or whose index has a new use, is not touched.
         let cell = self.peer_segments.mailbox.counter(counter.index);
@@ -195,8 +195,7 @@ impl CopyLane {
         Ok(())
     }
 
-    /// Asks the owner of memory to move what this processor may not: a write is gathered into a slot here,
-    /// a read will be found in one.
+    /// Posts a request to the memory's owner: a write is gathered into a bounce slot here, a read is answered in one.
     #[cold]
     #[inline(never)]
     fn post_bounce(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<Posted, PostError> {
@@ -218,7 +217,7 @@ impl CopyLane {
         Ok(Posted::Accepted(spans))
     }
 
-    /// Takes records of one inbound ring. Answers whether there may be more.
+    /// Takes records of one inbound ring. Returns whether there may be more.
     fn poll_ring(&mut self, index: usize, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let corrupt = |_| LaneFault(Cause::PeerCorrupt);
         let inbound = &mut self.inbound[index];
@@ -297,7 +296,7 @@ impl Lane for CopyLane {
             match batch.remote {
                 RemoteMemory::Mapped(remote) => copy_mapped(batch, remote),
                 RemoteMemory::ProcessVm(remote) => copy_process_vm(batch, remote),
-                // Asked above, or a card's: its bytes are not this processor's to move.
+                // `TargetMediated` was handled above; `Rdma` memory cannot be copied by the CPU.
                 RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) => {
                     Err(PostError::Fault(LaneFault(Cause::NoPath)))
                 }

@@ -1,7 +1,7 @@
-//! Looking up what a peer names, among this engine's own regions and withdrawals.
+//! Looking up the region that a peer's request names, and checking it against this engine's withdrawals.
 //!
-//! Shared by all who move bytes for a peer that cannot do it itself: what it names is its word, and is
-//! compared with what stands here at that moment.
+//! Shared by all backends whose workers move bytes on a peer's request. The request is untrusted: it is checked against
+//! the regions that are registered at that moment.
 
 use std::sync::{Arc, Weak};
 
@@ -20,7 +20,7 @@ pub enum WithdrawalConflict {
     Revoked,
     /// It got fresh memory.
     Renewed,
-    /// The log does not reach back far enough to tell.
+    /// The log no longer reaches back to the plan's revision.
     LogOverrun,
 }
 
@@ -57,8 +57,8 @@ pub fn check_withdrawals(
     check_against(view.withdrawals_since(since), || view.is_untouched_since(key.region.0, since), key, extents)
 }
 
-/// Whether none of these withdrawals concerns these extents of a region. Where the log does not reach back, it is asked whether the region
-/// is untouched.
+/// Checks that no listed withdrawal overlaps the extents. If the log has overrun, uses the revision of the region's last
+/// withdrawal.
 pub(crate) fn check_against(
     withdrawals: Result<Withdrawals, LogOverrun>,
     is_untouched: impl FnOnce() -> bool,
@@ -75,8 +75,8 @@ pub(crate) fn check_against(
     }
 }
 
-/// The latest of these withdrawals that concerns these extents of a region: what is withdrawn from one use of
-/// an id was withdrawn from all before it.
+/// The newest withdrawal that overlaps these extents. A withdrawal for one generation of a region id also covers all
+/// earlier generations.
 fn concerning(
     withdrawals: &[Withdrawal],
     key: RegionKey,
@@ -89,12 +89,12 @@ fn concerning(
     })
 }
 
-/// The region that was asked for last: the next question is mostly for the same. It is not held, so that it can go.
+/// The region of the last lookup: the next one is mostly for the same. Held weakly, so that it can be deregistered.
 #[derive(Debug, Default)]
 pub struct LastRegion(Option<(RegionKey, Weak<Region>)>);
 
 impl LastRegion {
-    /// The region of this name, if it still stands.
+    /// The region of this id and generation, if it is still registered.
     pub fn find(&mut self, registry: &Registry, key: RegionKey) -> Option<Arc<Region>> {
         if let Some((last, region)) = &self.0
             && *last == key

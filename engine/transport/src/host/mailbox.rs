@@ -6,8 +6,8 @@
 //! lines   arrival counters
 //! ```
 //!
-//! A peer that scribbles here can ring bells and miscount arrivals, as it could write nonsense into
-//! the pools themselves; it cannot make messages disappear, since lanes are also polled in rotation.
+//! It holds no messages: those are in rings of their own. A faulty peer can wake this engine or change its counters, as it
+//! could write nonsense into the pools themselves; it cannot hide messages, since each lane is also polled in rotation.
 
 use penstock_core::limits::{COUNTERS_MAX, LINE_BYTES, PEERS_MAX};
 use penstock_memory::{MemoryError, Segment};
@@ -46,7 +46,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// A fresh mailbox for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Self, MemoryError> {
-        let segment = Segment::create("penstock-mail", mailbox_bytes(workers) as u64)?;
+        let segment = Segment::create("penstock-mailbox", mailbox_bytes(workers) as u64)?;
         let view = MailboxView::over(segment.range(), workers).expect("this is our own, whole mailbox");
         Ok(Self { segment, view })
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! line 0     revision of the last deregistration or renewal
-//! lines      departures: for each peer index, how many sessions at it have ended here
+//! lines      ended sessions: for each peer index, how many sessions at it have ended here
 //! lines      gate: revision and the log of withdrawals
 //! lines      life: the lock that the kernel marks when the engine's thread dies
 //! lines      by region, modulo their number: the revision of the last withdrawal of anything of it
@@ -36,7 +36,7 @@ const HAZARDS_OFFSET: usize = (LAST_OFFSET + REGION_WORDS * 8).next_multiple_of(
 const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the log keeps");
 const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line each");
 
-/// Withdrawals that the owner itself remembers, to tell peers that cannot look: a peer that misses more finds its older plans too old.
+/// Entries the owner keeps to send to peers without shared memory. A peer that misses more gets `PlanTooOld` for older plans.
 const HISTORY_MAX: usize = 64 * WITHDRAWALS_KEPT;
 
 /// Words for the last withdrawals of regions. Regions that share one are taken for touched where only the other was.
@@ -45,8 +45,7 @@ pub(crate) const REGION_WORDS: usize = 4096;
 /// The length of a withdrawal that takes a whole region back for good.
 pub const WHOLE_REGION: u64 = u64::MAX;
 
-/// Flag in the length of a withdrawal: the range gets fresh memory, and plans built over the region from now on need its
-/// next generation.
+/// Flag in the length of a withdrawal: the range gets new pages. Plans built after it need the region's next generation.
 const RENEWED: u64 = 1 << 63;
 
 /// Whether a withdrawal says that a range gets fresh memory.
@@ -88,14 +87,14 @@ pub struct OwnerState {
 
 struct Gate {
     writer: GateWriter,
-    /// The end of the log, more of it than peers see.
+    /// The newest entries of the log, more than the shared segment holds.
     history: VecDeque<Withdrawal>,
 }
 
 impl OwnerState {
     /// Fresh state for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Self, MemoryError> {
-        let segment = Segment::create_owner_writes_only("penstock-posts", owner_state_bytes(workers) as u64)?;
+        let segment = Segment::create_owner_writes_only("penstock-owner-state", owner_state_bytes(workers) as u64)?;
         let range = segment.range();
         let writer = GateWriter::mapped(&range, GATE_OFFSET).expect("the gate lies inside the segment");
         let deregistered = Publisher::mapped(&range, 0).expect("the segment has a first word");
@@ -156,21 +155,21 @@ impl OwnerState {
     /// Withdraws ranges, given as (offset, length), that get fresh memory.
     pub fn withdraw_renewed(&self, region: u32, generation: u32, ranges: &[(u64, u64)]) -> u64 {
         let mut gate = self.gate();
-        // As for a whole region: whoever builds a plan has to look into the log until the news has come.
+        // First, as for a whole region: a plan builder must read the log until it has received the renewal.
         self.last_region_end.publish(gate.writer.revision() + ranges.len() as u64);
         let withdrawal = |&(offset, len)| Withdrawal { region, generation, offset, len: len | RENEWED };
         self.append_withdrawals(&mut gate, &ranges.iter().map(withdrawal).collect::<Vec<_>>())
     }
 
-    /// All workers have left the session at this place: none of them copies for it any more.
+    /// All workers have ended the session at this index: none of them copies for it any more.
     pub fn count_session_end(&self, peer_index: u32) {
         let word = Publisher::mapped(&self.range, ended_sessions_offset(peer_index))
             .expect("peer indices are bounded by their table");
         word.publish(word.reader().read().wrapping_add(1));
     }
 
-    /// The calling thread stands for this engine from now on, until the lock is dropped: its death is
-    /// marked here for peers to see. At most once.
+    /// The calling thread takes the robust liveness lock. If it dies, the kernel marks the lock, and peers see it. Call at
+    /// most once.
     pub fn hold_liveness_lock(&self) -> Result<LivenessLock, LivenessError> {
         LivenessLock::take(&self.segment, LIFE_OFFSET)
     }
@@ -236,13 +235,13 @@ impl OwnerStateView {
         Published::mapped(&self.range, last_offset(region)).is_ok_and(|word| word.read() <= since)
     }
 
-    /// How many sessions at this index have ended on the owner's side. Another number than at the
-    /// beginning of a session is the proof that the owner's workers have left it.
+    /// Number of sessions at this index that the owner has ended. If it differs from the value at a session's start, the
+    /// owner's workers no longer use that session.
     pub fn ended_sessions(&self, peer_index: u32) -> u64 {
         Published::mapped(&self.range, ended_sessions_offset(peer_index)).map_or(0, |word| word.read())
     }
 
-    /// Whether the thread that stands for the owner still lives. Its death ends the session; it is no
+    /// Whether the owner's thread that holds the liveness lock lives. Its death ends the session; it is no
     /// proof that nothing lands any more, since other threads of that process may still copy.
     pub fn liveness(&self) -> Liveness {
         self.life.look()

@@ -90,7 +90,7 @@ impl Bell {
         }
     }
 
-    /// Rings, if the sleeper sleeps, for who has been through a full barrier since publishing.
+    /// Like [`Bell::ring`], for callers that have already executed a full barrier after publishing.
     #[inline]
     pub fn ring_after_barrier(&self) {
         if self.ringer.take_flag() {

@@ -178,7 +178,7 @@ impl Io {
         if self.ask_for_room(fd) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
     }
 
-    /// Answers whether the stream is watched.
+    /// Returns whether the stream is watched.
     fn ask_for_room(&mut self, fd: BorrowedFd<'_>) -> bool {
         let Some((number, watched)) = self.table.find(fd.as_raw_fd()) else { return false };
         watched.wants_room = true;
@@ -188,7 +188,7 @@ impl Io {
         true
     }
 
-    /// Reports what is ready, without waiting. Answers whether anything was.
+    /// Reports what is ready, without waiting. Returns whether anything was.
     pub(crate) fn turn(&mut self, report: Report<'_>) -> bool {
         let Some(uring) = &mut self.uring else { return self.epoll.turn(&mut self.table, report) };
         match uring.turn(&mut self.table, report) {
@@ -197,7 +197,7 @@ impl Io {
         }
     }
 
-    /// Called right before somebody sleeps on [`Io::descriptor`]. Answers whether they may.
+    /// Called right before somebody sleeps on [`Io::descriptor`]. Returns whether they may.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         // The set of epoll is readable while it has something, so it needs no preparing.
         let Some(uring) = &mut self.uring else { return true };
@@ -281,7 +281,7 @@ impl Io {
     }
 
     /// Waits, for a bounded time, until the kernel has let go of all that was sent on streams that are forgotten and
-    /// closed. Answers whether it has.
+    /// closed. Returns whether it has.
     pub(crate) fn wait_for_pages(&mut self) -> bool {
         self.uring.as_mut().is_none_or(Uring::wait_for_pages)
     }

@@ -169,7 +169,7 @@ impl Uring {
         Ok(any || !self.released.is_empty())
     }
 
-    /// From now on, until the next turn, the descriptor becomes readable when there is something. Answers whether
+    /// From now on, until the next turn, the descriptor becomes readable when there is something. Returns whether
     /// there is nothing yet.
     pub(super) fn prepare_to_sleep(&mut self, table: &mut Table) -> std::result::Result<bool, SubmitFailed> {
         self.prepare(table)?;
@@ -354,7 +354,7 @@ impl Uring {
         self.released.pop_front()
     }
 
-    /// Nobody wants to hear of the stream's sends. Answers whether there are any.
+    /// Nobody wants to hear of the stream's sends. Returns whether there are any.
     pub(super) fn forget_sends(&mut self, fd: RawFd, key: u64) -> bool {
         self.released.retain(|released| released.key != key);
         self.sends.forget(fd, key)

@@ -91,7 +91,7 @@ impl ZeroCopy {
         }
     }
 
-    /// A send was not taken. Answers whether it is to be sent by copying instead.
+    /// A send was not taken. Returns whether it is to be sent by copying instead.
     pub(crate) fn refused(&mut self, error: &Error) -> bool {
         let why = match error.kind() {
             ErrorKind::OutOfMemory => "memory that may be locked is too little (ulimit -l)",
@@ -222,7 +222,7 @@ impl ZeroCopySends {
         Some(SendReleased { key: send.key?, ticket: ZeroCopyId(number), was_copied })
     }
 
-    /// The stream is forgotten: nobody wants to hear of its sends. Answers whether there are any.
+    /// The stream is forgotten: nobody wants to hear of its sends. Returns whether there are any.
     pub(super) fn forget(&mut self, fd: RawFd, key: u64) -> bool {
         let sends = self.slots.iter_mut().filter_map(|slot| slot.send.as_mut());
         let of_stream = sends.filter(|send| send.fd == fd && send.key == Some(key));

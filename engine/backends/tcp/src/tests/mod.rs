@@ -109,7 +109,7 @@ impl Side {
         self.lane.as_mut().expect("it was not dropped")
     }
 
-    /// What a worker does in a turn. Answers whether there was anything.
+    /// What a worker does in a turn. Returns whether there was anything.
     fn turn(&mut self) -> bool {
         let Some(lane) = self.lane.as_mut().filter(|_| self.fault.is_none()) else { return false };
         let mut worked = self.driver.turn();

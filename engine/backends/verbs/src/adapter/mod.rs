@@ -206,7 +206,7 @@ pub trait WorkerCq: Send {
     /// Gives receives to whoever sends next.
     fn post_recv(&mut self, receives: &[RecvBuffer]) -> Result<(), AdapterError>;
 
-    /// Takes completions. Answers how many.
+    /// Takes completions. Returns how many.
     fn poll(&mut self, done: &mut [WorkCompletion]) -> Result<usize, AdapterError>;
 
     /// Lets the next completion make [`WorkerCq::descriptor`] readable. Poll once more afterwards: what came before makes no sign.

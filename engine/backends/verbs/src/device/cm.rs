@@ -128,7 +128,7 @@ impl CmConnection {
         }
     }
 
-    /// Accepts a call, if there is one. Answers whether there was.
+    /// Accepts a call, if there is one. Returns whether there was.
     fn is_called(&mut self, modify: Modify<'_>) -> Result<bool, AdapterError> {
         let Some(token) = self.connecting.cm.map(|cm| cm.token) else { return Ok(false) };
         let Some(id) = self.manager.take_call(&token) else { return Ok(false) };

@@ -102,7 +102,7 @@ impl ModelAdapter {
         self.change(|adapter| adapter.is_held = false);
     }
 
-    /// Breaks a queue, by its number, and says so as an event. Answers whether there is such a queue.
+    /// Breaks a queue, by its number, and says so as an event. Returns whether there is such a queue.
     pub fn break_queue(&self, number: u32) -> bool {
         self.hub.change(|world| {
             let Some(name) = world.numbers.get(&(self.place, number)).copied() else { return false };
@@ -214,7 +214,7 @@ impl AdapterState {
     }
 }
 
-/// Counts one down, if there is one. Answers whether there was.
+/// Counts one down, if there is one. Returns whether there was.
 pub(super) fn take_one(count: &mut u64) -> bool {
     let had = *count > 0;
     *count = count.saturating_sub(1);

@@ -24,7 +24,7 @@ enum Tried {
 }
 
 impl World {
-    /// Does one thing. Answers whether there was one to do.
+    /// Does one thing. Returns whether there was one to do.
     pub(super) fn step(&mut self) -> bool {
         for _ in 0..self.active.len() {
             let at = if self.options.seed.is_some() { self.random_below(self.active.len()) } else { 0 };
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Moves a part of a request into the peer's adapter. Answers whether there was a receive where it needed one.
+    /// Moves a part of a request into the peer's adapter. Returns whether there was a receive where it needed one.
     fn carry_part(&mut self, name: u64, there: u64, at: usize) -> Result<bool, WcStatus> {
         let (here_card, there_card) = (self.queues[&name].adapter, self.queues[&there].adapter);
         let posted = &self.queues[&name].posted[at];

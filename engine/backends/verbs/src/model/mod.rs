@@ -139,7 +139,7 @@ impl ModelNetwork {
         })
     }
 
-    /// Does one thing. Answers whether there was one to do.
+    /// Does one thing. Returns whether there was one to do.
     pub fn step(&self) -> bool {
         self.hub.step(1)
     }
@@ -149,7 +149,7 @@ impl ModelNetwork {
         self.hub.lock().is_idle()
     }
 
-    /// Does all that can be done now. Answers how many steps it took.
+    /// Does all that can be done now. Returns how many steps it took.
     pub fn run(&self) -> usize {
         let mut steps = 0;
         while self.step() {

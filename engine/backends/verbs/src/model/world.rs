@@ -392,7 +392,7 @@ impl World {
         }
     }
 
-    /// The same for all queues of an adapter, or of all. Answers whether there was anything.
+    /// The same for all queues of an adapter, or of all. Returns whether there was anything.
     pub(super) fn place_all(&mut self, adapter: Option<usize>) -> bool {
         let is_its =
             |queue: &QueueState| adapter.is_none_or(|adapter| queue.adapter == adapter) && !queue.unplaced.is_empty();

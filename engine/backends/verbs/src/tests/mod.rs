@@ -253,7 +253,7 @@ impl Side {
         self.channel.notify(&NotifyRequest { transfer, transfer_bytes: whole, completion_id: token, counter, note })
     }
 
-    /// Looks at its CQs, and does what a lane does. Answers whether there was anything.
+    /// Looks at its CQs, and does what a lane does. Returns whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
         for rail in 0..self.adapters.len() {

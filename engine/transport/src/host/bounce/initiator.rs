@@ -20,7 +20,7 @@ pub(crate) struct RequestBank {
     worker: usize,
     posts: Publisher,
     asked: u64,
-    /// Made with the first question: most sessions never ask one.
+    /// Made with the first request: most sessions never post one.
     slots: Vec<Slot>,
     /// The one used last first: its bytes are still in the cache.
     free: Vec<usize>,
@@ -87,18 +87,17 @@ impl RequestBank {
         self.make_slots()
     }
 
-    /// Makes all slots at the first use of the lane: later, how many are under way at once must not
-    /// decide whether a batch allocates.
+    /// Allocates all slots at the first use of the lane, so that later batches never allocate.
     #[cold]
     fn make_slots(&mut self) -> Result<(), PostError> {
         self.slots.reserve_exact(SLOTS - self.slots.len());
         self.free.reserve_exact(SLOTS);
         self.in_flight.reserve_exact(SLOTS);
-        // No memory for a slot's pages now is no room now.
+        // If pages cannot be allocated, fewer slots are made; with none the answer is `Full`, to be tried again.
         while self.slots.len() < SLOTS && self.banks.populate(self.worker, self.slots.len()).is_ok() {
             self.make_slot(self.slots.len());
         }
-        // The first to be used is the first.
+        // Taken from the end: the lowest index first.
         self.free.sort_unstable_by(|a, b| b.cmp(a));
         if self.free.is_empty() { Err(PostError::Full) } else { Ok(()) }
     }
@@ -115,7 +114,7 @@ impl RequestBank {
         self.free.push(index);
     }
 
-    /// Fills the free slot that [`RequestBank::reserve`] found, under the caller's hazard. Answers how
+    /// Fills the free slot that [`RequestBank::reserve`] found, under the caller's hazard. Returns how
     /// many spans it took.
     pub(crate) fn fill(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<usize, PostError> {
         let index = *self.free.last().expect("a slot was reserved just now");
@@ -166,7 +165,7 @@ impl RequestBank {
         self.posts.publish(self.asked);
     }
 
-    /// Looks what the owner has answered. Answers whether there is more that could be taken now.
+    /// Looks what the owner has answered. Returns whether there is more that could be taken now.
     pub(crate) fn collect(
         &mut self,
         segments: &EngineSegments,

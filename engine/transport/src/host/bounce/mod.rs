@@ -1,17 +1,18 @@
-//! Bounce slots: the way to memory that only its owner may touch.
+//! Bounce slots: access on one host to memory that only its owner may touch.
 //!
-//! For each of its workers the initiator has a bank of slots in memory that both sides map:
+//! A *bank* is one worker's array of request slots. The initiator has one for each of its workers, in memory that both
+//! sides map:
 //!
 //! ```text
-//! bank      posts: how many questions were ever asked here
-//!           slots: word, answer, question (see `penstock_ring::bounce`)
+//! bank      posts: how many requests were ever posted here
+//!           slots: state word, response, request (see `penstock_ring::bounce`)
 //! data      64 KiB for each slot; its pages come with its first use
 //! ```
 //!
 //! A write is gathered into a slot by the initiator and scattered out of it by the owner's worker; a
-//! read goes the other way. Several slots are under way at once, so the two copies overlap.
+//! read goes the other way. Several slots are in flight at once, so the two copies overlap.
 //!
-//! - [`question`]: what is asked, and how it is read as the untrusted words it is
+//! - [`request`]: the request's encoding, and its parser for untrusted words
 //! - [`initiator`]: the bank that this engine's worker fills
 //! - [`owner`]: the banks of the peer's workers, checked and served
 
@@ -47,7 +48,7 @@ const _: () = assert!(SLOT_BYTES.is_multiple_of(PAGE_BYTES as u64), "slots are g
 
 /// What a session needs to move bytes through slots.
 pub struct BounceParts {
-    /// This engine's regions, in which the peer's questions are looked up.
+    /// This engine's regions, in which the peer's requests are looked up.
     pub registry: Arc<Registry>,
     /// The banks that this engine's workers fill.
     pub outgoing: Banks,
@@ -91,7 +92,7 @@ impl Banks {
         &self.segment
     }
 
-    /// Where a worker's bank counts its questions.
+    /// Offset of the request counter of a worker's bank.
     pub const fn posts_offset(worker: usize) -> usize {
         worker * BANK_BYTES
     }

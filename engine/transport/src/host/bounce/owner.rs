@@ -1,8 +1,7 @@
 //! The banks of a peer's workers, checked and served by the owner of the memory.
 //!
-//! Everything in a slot is the peer's word and is not believed: the question is copied out once, parsed,
-//! and checked against this engine's own registry, rights and withdrawals, under a hazard of this
-//! engine's own. So a revocation here finds its own workers quiet and needs no word of the peer.
+//! Slots are untrusted. The request is copied out once, parsed, and checked against this engine's registry, rights and
+//! withdrawals, under this engine's own hazard. So a revocation waits only for this engine's own workers.
 
 use std::sync::Arc;
 
@@ -42,7 +41,7 @@ pub(crate) struct ServedBanks {
 struct Bank {
     sender: AnswerBell,
     posts: Published,
-    /// How many questions had been asked at the last look.
+    /// The request counter when the bank was last polled.
     seen: u64,
     /// The last look was broken off.
     unfinished: bool,
@@ -91,7 +90,7 @@ impl ServedBanks {
         }
     }
 
-    /// Serves a bounded number of questions. Answers whether there may be more.
+    /// Serves a bounded number of requests. Returns whether there may be more.
     pub(crate) fn serve(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<bool, LaneFault> {
         let mut left = SERVED_PER_POLL;
         let banks = self.filled.len();
@@ -113,7 +112,7 @@ impl ServedBanks {
         Ok(false)
     }
 
-    /// Serves one bank. Answers whether every slot of it was looked at.
+    /// Serves one bank. Returns whether every slot of it was looked at.
     fn serve_bank(
         &mut self,
         bank_index: usize,
@@ -134,7 +133,7 @@ impl ServedBanks {
             bank.next = (index + 1) % SLOTS;
             let (parsed, count) = BounceRequest::parse(request, spans).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
             // Its pages are there already if the peer keeps to the protocol; if not, they come now or
-            // the question is refused.
+            // the request is refused.
             slot.populated = slot.populated || banks.populate(bank.sender.worker, index).is_ok();
             hazard.enter(0);
             let moved = match slot.populated {
@@ -153,7 +152,7 @@ impl ServedBanks {
     }
 }
 
-/// Moves the bytes of a question if it is allowed; the cause to answer with if not.
+/// Moves the bytes of a request if it is allowed; the cause to answer with if not.
 fn checked(
     segments: &EngineSegments,
     registry: &Registry,

@@ -1,4 +1,4 @@
-//! What is asked of the owner of memory, and how it is read as the untrusted words it is.
+//! The request to a memory's owner: its encoding, and its parser for untrusted words.
 //!
 //! ```text
 //! word 0   spans 32 | reserved 30 | past the cache 1 | read 1
@@ -19,10 +19,10 @@ const READ: u64 = 1;
 const STREAMING: u64 = 2;
 const RESERVED: u64 = (1 << 32) - 4;
 
-/// Words of the longest question.
+/// Words of the longest request.
 pub const REQUEST_WORDS: usize = HEAD_WORDS + 2 * SPANS_PER_POST;
 
-/// What the owner is asked to do with a slot's bytes.
+/// What the owner is to do with a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BounceRequest {
     /// Which way, as the initiator sees it: a write fills the owner's region.
@@ -34,22 +34,22 @@ pub struct BounceRequest {
     pub revision: u64,
 }
 
-/// Why words are not a question.
+/// Why words are not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BounceRequestError {
     /// Bits that nobody sets.
-    #[error("a question has the unknown bits {0:#x}")]
+    #[error("a request has the unknown bits {0:#x}")]
     Reserved(u64),
     /// No spans, or more than fit.
-    #[error("a question of {0} spans; there are 1 to {SPANS_PER_POST}")]
+    #[error("a request of {0} spans; there are 1 to {SPANS_PER_POST}")]
     Spans(u64),
     /// A span without bytes, past the end of numbers, or more bytes than a slot has.
-    #[error("span {0} of a question is empty, wraps around, or does not fit its slot")]
+    #[error("span {0} of a request is empty, wraps around, or does not fit its slot")]
     Span(usize),
 }
 
 impl BounceRequest {
-    /// Writes it down with its spans, of which the remote offsets are the owner's.
+    /// Encodes it with its spans, of which the remote offsets are the owner's.
     pub fn encode<'a>(&self, spans: &[Span], words: &'a mut [u64; REQUEST_WORDS]) -> &'a [u64] {
         debug_assert!(spans.len() <= SPANS_PER_POST, "a batch has at most so many spans");
         let read = if self.direction == Direction::Read { READ } else { 0 };
@@ -63,7 +63,7 @@ impl BounceRequest {
         &words[..HEAD_WORDS + 2 * spans.len()]
     }
 
-    /// Reads any words: a question and how many spans it has, or why it is none. The spans' local
+    /// Parses any words: the request and its number of spans, or why it is none. The spans' local
     /// offsets are the owner's region's, the remote ones the slot's.
     pub fn parse(
         words: &[u64; REQUEST_WORDS],

@@ -184,7 +184,7 @@ fn is_inline(request: &SendRequest, its: &[Sge]) -> bool {
     request.inline && its.iter().any(|sge| sge.bytes > 0)
 }
 
-/// Puts the bytes of pieces one after the other. Answers how many there are.
+/// Puts the bytes of pieces one after the other. Returns how many there are.
 ///
 /// # Safety
 ///

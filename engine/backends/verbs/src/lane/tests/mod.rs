@@ -221,7 +221,7 @@ impl Side {
         revision
     }
 
-    /// What workers do in a turn. Answers whether there was anything.
+    /// What workers do in a turn. Returns whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
         if !self.is_deaf {

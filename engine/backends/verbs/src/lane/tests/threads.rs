@@ -35,7 +35,7 @@ impl Running {
         self.bell.ring();
     }
 
-    /// Answers how often it slept.
+    /// Returns how often it slept.
     pub(super) fn stop(mut self) -> (Side, u32) {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
