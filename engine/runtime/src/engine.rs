@@ -14,7 +14,7 @@ use penstock_core::{Cause, EngineName, Env, Epoch, Fault, Rights};
 use penstock_memory::{HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
 use penstock_session::EngineDescriptor;
-use penstock_session::card::ADDRESSES_MAX;
+use penstock_session::descriptor::ADDRESSES_MAX;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::{Driver, Scope, Transport};
 
@@ -121,7 +121,7 @@ impl<E: Env> Engine<E> {
             config,
             name,
             epoch,
-            card,
+            descriptor: card,
             bound,
             process,
             registry,
@@ -183,7 +183,7 @@ impl<E: Env> Engine<E> {
 
     /// Its portable descriptor: bytes that any means may carry to whoever wants to connect.
     pub fn descriptor(&self) -> Vec<u8> {
-        self.engine.shared.card.encode()
+        self.engine.shared.descriptor.encode()
     }
 
     /// Where it listens for other hosts, with the ports it was given.
@@ -193,7 +193,7 @@ impl<E: Env> Engine<E> {
 
     /// The addresses at which its descriptor says that it is reached: for a wildcard those of this host.
     pub fn advertised(&self) -> Vec<SocketAddr> {
-        self.engine.shared.card.addresses.iter().filter_map(|address| address.parse().ok()).collect()
+        self.engine.shared.descriptor.addresses.iter().filter_map(|address| address.parse().ok()).collect()
     }
 
     /// The transports of `transports.allow`: which are offered to peers, and why the others are not.
@@ -281,7 +281,7 @@ impl<E: Env> Engine<E> {
         card: EngineDescriptor,
         within: Option<Duration>,
     ) -> Result<Connecting<E>, ConnectError> {
-        let is_here = card.host == self.engine.shared.card.host;
+        let is_here = card.host == self.engine.shared.descriptor.host;
         let wanted = Wanted {
             epoch: card.epoch,
             must_be: None,

@@ -8,7 +8,7 @@ use penstock_core::plan::{PlanError as ShapeError, Side};
 use penstock_core::{Cause, EngineName};
 use penstock_memory::MemoryError;
 use penstock_session::OpeningCode;
-use penstock_session::card::DescriptorError;
+use penstock_session::descriptor::DescriptorError;
 use penstock_session::frame::RefusalCode;
 use penstock_transport::ImportError;
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use penstock_session::card::ADDRESSES_MAX;
+use penstock_session::descriptor::ADDRESSES_MAX;
 
 /// Scopes of IPv6 addresses as the kernel writes them.
 const SCOPE_LINK: u8 = 0x20;

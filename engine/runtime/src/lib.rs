@@ -8,8 +8,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let engine = Engine::start(Config::default().named("prefill-0"))?;
 //! let pool = engine.pool(PoolSpec::host(1 << 30).block(16 << 10).label("kv"))?;
-//! # let card: Vec<u8> = Vec::new();
-//! let peer = engine.connect(&card, Duration::from_secs(2))?;
+//! # let descriptor: Vec<u8> = Vec::new();
+//! let peer = engine.connect(&descriptor, Duration::from_secs(2))?;
 //! let plan = Plan::write(&pool, &peer.region("kv")?).blocks(&[(0, 7), (5, 3)]).build()?;
 //! let transfer = peer.submit(&plan, Submit::new().notify(NoteId(1), b"layer 3"))?;
 //! println!("{} bytes moved", transfer.wait()?.bytes);

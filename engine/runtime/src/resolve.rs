@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_core::Env;
 use penstock_memory::fork::PerProcess;
-use penstock_session::card::ADDRESSES_MAX;
+use penstock_session::descriptor::ADDRESSES_MAX;
 
 use crate::engine_inner::EngineInner;
 

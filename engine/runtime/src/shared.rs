@@ -40,7 +40,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) config: Config,
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
-    pub(crate) card: EngineDescriptor,
+    pub(crate) descriptor: EngineDescriptor,
     /// Where it listens for other hosts.
     pub(crate) bound: Vec<SocketAddr>,
     /// Which process this is; the same for all engines in it.
@@ -376,7 +376,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) config: Config,
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
-    pub(crate) card: EngineDescriptor,
+    pub(crate) descriptor: EngineDescriptor,
     pub(crate) bound: Vec<SocketAddr>,
     pub(crate) process: u64,
     pub(crate) registry: Arc<Registry>,
@@ -389,7 +389,7 @@ pub(crate) struct SharedParts<E: Env> {
 
 impl<E: Env> Shared<E> {
     pub(crate) fn new(parts: SharedParts<E>) -> Arc<Self> {
-        let SharedParts { env, config, name, epoch, card, bound, process, registry, segments, .. } = parts;
+        let SharedParts { env, config, name, epoch, descriptor: card, bound, process, registry, segments, .. } = parts;
         let SharedParts { transports, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
         let manager = TransferManagerShell::new(&config, std::array::from_fn(|_| env.random()));
@@ -400,7 +400,7 @@ impl<E: Env> Shared<E> {
             config,
             name,
             epoch,
-            card,
+            descriptor: card,
             bound,
             process,
             maker: Maker::this_process(),
@@ -515,7 +515,7 @@ impl<E: Env> Shared<E> {
 
     /// Where an engine of this name listens, if it uses the same folder as this one.
     pub(crate) fn socket_of(&self, name: &EngineName) -> String {
-        Path::new(&self.card.socket).with_file_name(format!("{name}.sock")).display().to_string()
+        Path::new(&self.descriptor.socket).with_file_name(format!("{name}.sock")).display().to_string()
     }
 
     /// Whether this process is a forked child of the engine's: none of its locks may be taken, since a thread of the parent may have

@@ -15,9 +15,9 @@ use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::card::CARD_BYTES_MAX;
+use crate::descriptor::DESCRIPTOR_BYTES_MAX;
 use crate::frame::{
-    CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED, TRANSPORT_MESSAGE,
+    CARDS_MAX, DESCRIPTOR, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED, TRANSPORT_MESSAGE,
     TRANSPORT_MESSAGE_BYTES_MAX, VERSION_MAX, VERSION_MIN, WITHDRAWN,
 };
 
@@ -45,10 +45,10 @@ pub enum WireError {
     /// More descriptors than allowed.
     #[error("a frame with {0} descriptors has more than the {FRAME_TOKENS_MAX} allowed")]
     TooManyTokens(usize),
-    /// A frame announced descriptors that did not come.
+    /// A frame advertised descriptors that did not come.
     #[error("a frame announced {expected} descriptors and {found} came with it")]
     MissingTokens {
-        /// How many were announced.
+        /// How many were advertised.
         expected: usize,
         /// How many came.
         found: usize,
@@ -56,11 +56,11 @@ pub enum WireError {
     /// Reserved bytes are in use.
     #[error("reserved bytes of a frame header are in use")]
     Reserved,
-    /// More cards than allowed.
+    /// More descriptors than allowed.
     #[error("a frame with {0} cards has more than the {CARDS_MAX} allowed")]
     TooManyCards(usize),
-    /// A card longer than allowed.
-    #[error("a card of {0} bytes in a frame is longer than the {CARD_BYTES_MAX} allowed")]
+    /// A descriptor longer than allowed.
+    #[error("a card of {0} bytes in a frame is longer than the {DESCRIPTOR_BYTES_MAX} allowed")]
     CardTooLong(usize),
     /// A longer transport message than allowed.
     #[error("{0} bytes of a transport message in a frame are more than the {TRANSPORT_MESSAGE_BYTES_MAX} allowed")]
@@ -118,8 +118,8 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::RegionsGone(gone) => put(out, gone),
         Frame::Counters(news) => put(out, news),
         Frame::Ping { number } | Frame::Pong { number } => put(out, number),
-        Frame::Card(card) => put(out, card),
-        Frame::Known(cards) => put(out, cards),
+        Frame::Descriptor(descriptor) => put(out, descriptor),
+        Frame::Known(descriptors) => put(out, descriptors),
         Frame::Withdrawn(withdrawn) => put(out, withdrawn),
         Frame::TransportMessage(words) => put(out, words),
         Frame::Control(said) => control_message::put(out, said),
@@ -136,20 +136,20 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
 
 /// What frames carry for others has limits of its own.
 fn check_limits(frame: &Frame) -> Result<(), WireError> {
-    let cards = match frame {
-        Frame::Card(card) => std::slice::from_ref(card),
-        Frame::Known(cards) => cards.as_slice(),
+    let descriptors = match frame {
+        Frame::Descriptor(descriptor) => std::slice::from_ref(descriptor),
+        Frame::Known(descriptors) => descriptors.as_slice(),
         Frame::TransportMessage(words) if words.len() > TRANSPORT_MESSAGE_BYTES_MAX => {
             return Err(WireError::TransportMessageTooLong(words.len()));
         }
         Frame::Control(said) => return control_message::check(said),
         _ => return Ok(()),
     };
-    if cards.len() > CARDS_MAX {
-        return Err(WireError::TooManyCards(cards.len()));
+    if descriptors.len() > CARDS_MAX {
+        return Err(WireError::TooManyCards(descriptors.len()));
     }
-    match cards.iter().find(|card| card.len() > CARD_BYTES_MAX) {
-        Some(card) => Err(WireError::CardTooLong(card.len())),
+    match descriptors.iter().find(|descriptor| descriptor.len() > DESCRIPTOR_BYTES_MAX) {
+        Some(descriptor) => Err(WireError::CardTooLong(descriptor.len())),
         None => Ok(()),
     }
 }
@@ -327,7 +327,7 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         RESTED if body.is_empty() => Frame::Rested,
         PING => Frame::Ping { number: get(kind, body)? },
         PONG => Frame::Pong { number: get(kind, body)? },
-        CARD => Frame::Card(get(kind, body)?),
+        DESCRIPTOR => Frame::Descriptor(get(kind, body)?),
         KNOWN => Frame::Known(get(kind, body)?),
         WITHDRAWN => Frame::Withdrawn(get(kind, body)?),
         TRANSPORT_MESSAGE => Frame::TransportMessage(get(kind, body)?),

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use penstock_core::EngineName;
 use penstock_core::ids::NameError;
 
-use crate::card::ADDRESSES_MAX;
+use crate::descriptor::ADDRESSES_MAX;
 
 mod peer_book;
 pub use peer_book::{Learned, PEERS_KEPT_MAX, PeerBook};

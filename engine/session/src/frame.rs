@@ -25,7 +25,7 @@ pub(crate) const SETTLED: u16 = OPTIONAL_KINDS + 0x11;
 pub(crate) const RESTED: u16 = OPTIONAL_KINDS + 0x12;
 pub(crate) const PING: u16 = OPTIONAL_KINDS + 0x20;
 pub(crate) const PONG: u16 = OPTIONAL_KINDS + 0x21;
-pub(crate) const CARD: u16 = OPTIONAL_KINDS + 0x30;
+pub(crate) const DESCRIPTOR: u16 = OPTIONAL_KINDS + 0x30;
 pub(crate) const KNOWN: u16 = OPTIONAL_KINDS + 0x31;
 pub(crate) const WITHDRAWN: u16 = OPTIONAL_KINDS + 0x40;
 pub(crate) const TRANSPORT_MESSAGE: u16 = OPTIONAL_KINDS + 0x41;
@@ -36,7 +36,7 @@ pub const TRANSPORT_MESSAGE_BYTES_MAX: usize = 4096;
 /// The longest words of a refusal, in bytes.
 pub const REFUSAL_BYTES_MAX: usize = 4096;
 
-/// The most cards of one frame.
+/// The most descriptors of one frame.
 pub const CARDS_MAX: usize = 64;
 
 /// The longest label of a region or counter, in bytes.
@@ -223,8 +223,8 @@ pub enum Frame {
         /// The number of the ping.
         number: u64,
     },
-    /// The sender's own card, as bytes of [`crate::card`]: they are read by who wants to know. Optional.
-    Card(Vec<u8>),
+    /// The sender's own descriptor, as bytes of [`crate::descriptor`]: a receiver may ignore them. Optional.
+    Descriptor(Vec<u8>),
     /// Cards of engines that the sender knows. Optional.
     Known(Vec<Vec<u8>>),
     /// What the sender has withdrawn. Optional: who does not hear it is refused later, when it matters.
@@ -259,7 +259,7 @@ impl Frame {
             Self::Rested => RESTED,
             Self::Ping { .. } => PING,
             Self::Pong { .. } => PONG,
-            Self::Card(_) => CARD,
+            Self::Descriptor(_) => DESCRIPTOR,
             Self::Known(_) => KNOWN,
             Self::Withdrawn(_) => WITHDRAWN,
             Self::TransportMessage(_) => TRANSPORT_MESSAGE,

@@ -26,10 +26,10 @@
 
 #![forbid(unsafe_code)]
 
-pub mod card;
 pub mod channel;
 pub mod codec;
 pub mod control;
+pub mod descriptor;
 pub mod directory;
 pub mod few;
 pub mod frame;
@@ -44,10 +44,10 @@ pub mod purse;
 pub mod secret;
 pub mod transfers;
 
-pub use card::EngineDescriptor;
 pub use channel::{ChannelError, SecureChannel};
 pub use codec::{Decoder, WireError};
 pub use control::{ControlMessage, Side};
+pub use descriptor::EngineDescriptor;
 pub use directory::{Directory, DirectoryError, PeerBook};
 pub use frame::{
     CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, RegionsAdvertised, RegionsGone, WithdrawnRanges,

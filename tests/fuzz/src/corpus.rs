@@ -134,7 +134,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("goodbye", bytes_of(Frame::Goodbye, 0)),
         ("ping", bytes_of(Frame::Ping { number: 300 }, 0)),
         ("pong", bytes_of(Frame::Pong { number: u64::MAX }, 0)),
-        ("own-card", bytes_of(Frame::Card(card("decode-0", "/run/penstock/decode-0.sock", &[]).encode()), 0)),
+        ("own-card", bytes_of(Frame::Descriptor(card("decode-0", "/run/penstock/decode-0.sock", &[]).encode()), 0)),
         ("known-cards", bytes_of(Frame::Known(known), 0)),
         ("withdrawn", bytes_of(Frame::Withdrawn(withdrawn), 0)),
         ("aside", bytes_of(Frame::TransportMessage(b"rail 1, life 2, ended".to_vec()), 0)),

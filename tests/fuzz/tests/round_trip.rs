@@ -87,7 +87,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     let bare = prop::sample::select(vec![Frame::Goodbye, Frame::Draining, Frame::Settled, Frame::Rested]);
     let pings = (any::<u64>(), any::<bool>())
         .prop_map(|(number, asks)| if asks { Frame::Ping { number } } else { Frame::Pong { number } });
-    let card = vec(any::<u8>(), 0..300).prop_map(Frame::Card);
+    let card = vec(any::<u8>(), 0..300).prop_map(Frame::Descriptor);
     let known = vec(vec(any::<u8>(), 0..100), 0..10).prop_map(Frame::Known);
     prop_oneof![hello(), refusal(), offer, regions, gone, counters, bare, pings, card, known]
 }

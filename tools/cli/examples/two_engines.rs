@@ -1,6 +1,6 @@
 //! Two engines of one process: one offers memory, the other writes into it and says so.
 
-// Two engines and one transfer. Here both live in one process; in earnest the card travels to another one.
+// Two engines and one transfer. Here both live in one process; between processes the descriptor has to travel.
 use std::time::Duration;
 
 use penstock::{Config, Engine, NoteId, Plan, PoolSpec, Submit};
@@ -11,10 +11,10 @@ const BLOCK: u64 = 16 << 10;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let soon = Duration::from_secs(2);
 
-    // The side that offers memory. Its card is a handful of bytes: send it by any means you have.
+    // The side that offers memory. Its descriptor is a handful of bytes: send it by any means you have.
     let decode = Engine::start(Config::default().named("decode-0"))?;
     let theirs = decode.pool(PoolSpec::host(64 << 20).block(BLOCK).label("kv"))?;
-    let card = decode.descriptor();
+    let descriptor = decode.descriptor();
 
     // The side that moves bytes.
     let prefill = Engine::start(Config::default().named("prefill-0"))?;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ours.window().write_from(5 * BLOCK, b"keys and values")?;
 
     // A plan is checked once and can be submitted as often as you like.
-    let peer = prefill.connect(&card, soon)?;
+    let peer = prefill.connect(&descriptor, soon)?;
     let plan = Plan::write(&ours, &peer.region("kv")?).blocks(&[(5, 3), (0, 7), (1, 40)]).build()?;
     let transfer = peer.submit(&plan, Submit::new().notify(NoteId(1), b"layer 3").within(soon))?;
     println!("{} moved {} bytes over {}", prefill.name(), transfer.wait()?.bytes, peer.transport());

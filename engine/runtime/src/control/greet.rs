@@ -143,7 +143,7 @@ fn hello<E: Env>(shared: &Shared<E>, peer_index: u32, expects: u64, (reach, apar
         name: shared.name.to_string(),
         epoch: shared.epoch.0,
         expects,
-        host: shared.card.host,
+        host: shared.descriptor.host,
         process: shared.process,
         workers: shared.workers.len() as u16,
         peer_index,
@@ -158,7 +158,7 @@ fn sides<E: Env>(
     process: &Arc<ProcessWatch>,
 ) -> (LocalEnd, RemoteEnd) {
     let here = LocalEnd {
-        host: shared.card.host,
+        host: shared.descriptor.host,
         process: shared.process,
         epoch: shared.epoch.0,
         workers: shared.workers.len(),

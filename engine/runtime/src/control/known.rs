@@ -1,7 +1,7 @@
 //! What engines tell each other about where they are.
 
 use penstock_core::Env;
-use penstock_session::card::CARD_BYTES_MAX;
+use penstock_session::descriptor::DESCRIPTOR_BYTES_MAX;
 use penstock_session::directory::Learned;
 use penstock_session::{EngineDescriptor, Frame};
 
@@ -11,14 +11,14 @@ use super::{Control, Phase, Talk};
 const CARDS_PER_FRAME: usize = 32;
 
 fn encode(cards: &[EngineDescriptor]) -> Vec<Vec<u8>> {
-    cards.iter().map(EngineDescriptor::encode).filter(|card| card.len() <= CARD_BYTES_MAX).collect()
+    cards.iter().map(EngineDescriptor::encode).filter(|card| card.len() <= DESCRIPTOR_BYTES_MAX).collect()
 }
 
 impl<E: Env> Control<E> {
     /// A session between hosts stands: it hears where this engine is, and whom this engine knows.
     pub(super) fn tell_cards(&mut self, token: u64) {
         let Some(name) = self.network_peer(token).map(|peer| peer.name.clone()) else { return };
-        self.say(token, &Frame::Card(self.shared.card.encode()));
+        self.say(token, &Frame::Descriptor(self.shared.descriptor.encode()));
         let known = encode(&self.shared.book().to_tell(name.as_str()));
         for part in known.chunks(CARDS_PER_FRAME) {
             self.say(token, &Frame::Known(part.to_vec()));

@@ -397,7 +397,7 @@ impl<E: Env> Control<E> {
                         self.heard_pong(token, number);
                         true
                     }
-                    Frame::Card(card) => {
+                    Frame::Descriptor(card) => {
                         self.learn_card(token, &card);
                         true
                     }

@@ -91,7 +91,7 @@ fn config_of<E: Env>(owner: &Engine<E>) -> Config {
     let suffix = format!("-device{}", shared.stand_ins.number());
     let mut name: String = shared.name.as_str().to_owned();
     name.truncate(ENGINE_NAME_BYTES_MAX - suffix.len());
-    let folder = std::path::Path::new(&shared.card.socket).parent().unwrap_or(std::path::Path::new("."));
+    let folder = std::path::Path::new(&shared.descriptor.socket).parent().unwrap_or(std::path::Path::new("."));
     // Its workers have nothing to do: bytes are moved by this engine's.
     let progress = if shared.config.workers.progress.is_threaded() { Progress::Adaptive } else { Progress::Inline };
     let config = Config::default().named(name + &suffix).directory(folder).transports([TransportName::Local]);

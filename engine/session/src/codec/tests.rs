@@ -130,17 +130,22 @@ fn words_of_a_list_are_as_many_as_it_says() {
 #[test]
 fn cards_have_limits_of_their_own_on_both_sides() {
     let known = |count: usize, bytes: usize| Frame::Known(vec![vec![1; bytes]; count]);
-    for frame in [known(CARDS_MAX, 100), known(3, CARD_BYTES_MAX), known(0, 0), Frame::Card(vec![2; CARD_BYTES_MAX])] {
+    for frame in [
+        known(CARDS_MAX, 100),
+        known(3, DESCRIPTOR_BYTES_MAX),
+        known(0, 0),
+        Frame::Descriptor(vec![2; DESCRIPTOR_BYTES_MAX]),
+    ] {
         assert_eq!(decode(&encoded(&frame, 0)).unwrap().unwrap().frame, frame);
     }
     let many = known(CARDS_MAX + 1, 1);
     assert_eq!(encode(&many, 0, &mut Vec::new()), Err(WireError::TooManyCards(CARDS_MAX + 1)));
-    let long = Frame::Card(vec![0; CARD_BYTES_MAX + 1]);
-    assert_eq!(encode(&long, 0, &mut Vec::new()), Err(WireError::CardTooLong(CARD_BYTES_MAX + 1)));
+    let long = Frame::Descriptor(vec![0; DESCRIPTOR_BYTES_MAX + 1]);
+    assert_eq!(encode(&long, 0, &mut Vec::new()), Err(WireError::CardTooLong(DESCRIPTOR_BYTES_MAX + 1)));
     let body = postcard::to_stdvec(&vec![vec![1u8]; CARDS_MAX + 1]).unwrap();
     assert_eq!(decode(&raw(KNOWN, &body)), Err(WireError::TooManyCards(CARDS_MAX + 1)));
-    let body = postcard::to_stdvec(&vec![1u8; CARD_BYTES_MAX + 1]).unwrap();
-    assert_eq!(decode(&raw(CARD, &body)), Err(WireError::CardTooLong(CARD_BYTES_MAX + 1)));
+    let body = postcard::to_stdvec(&vec![1u8; DESCRIPTOR_BYTES_MAX + 1]).unwrap();
+    assert_eq!(decode(&raw(DESCRIPTOR, &body)), Err(WireError::CardTooLong(DESCRIPTOR_BYTES_MAX + 1)));
 }
 
 #[test]

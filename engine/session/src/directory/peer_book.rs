@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use penstock_core::EngineName;
 
-use crate::card::{EngineDescriptor, check_addresses};
+use crate::descriptor::{EngineDescriptor, check_addresses};
 
 /// The most cards that are kept.
 pub const PEERS_KEPT_MAX: usize = 1024;

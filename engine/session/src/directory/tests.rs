@@ -1,5 +1,5 @@
 use super::*;
-use crate::card::EngineDescriptor;
+use crate::descriptor::EngineDescriptor;
 
 fn parse(text: &str) -> Result<Directory, DirectoryError> {
     Directory::parse(text)

@@ -138,7 +138,7 @@ fn later_frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
         ("refuse-unauthenticated", "kind 2: refusal, no secret", refuse(RefusalCode::Unauthenticated, "no"), 0),
         ("ping", "kind 8020, optional: a question that wants an answer", Frame::Ping { number: 300 }, 0),
         ("pong", "kind 8021, optional: the answer", Frame::Pong { number: u64::MAX }, 0),
-        ("own-card", "kind 8030, optional: the sender's own card", Frame::Card(between_hosts().encode()), 0),
+        ("own-card", "kind 8030, optional: the sender's own card", Frame::Descriptor(between_hosts().encode()), 0),
         ("known-cards", "kind 8031, optional: cards of others", Frame::Known(cards), 0),
         (
             "withdrawn",

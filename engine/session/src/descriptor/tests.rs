@@ -1,6 +1,6 @@
 use super::*;
 
-fn card() -> EngineDescriptor {
+fn descriptor() -> EngineDescriptor {
     EngineDescriptor {
         name: "decode-0".to_owned(),
         epoch: 42,
@@ -11,10 +11,10 @@ fn card() -> EngineDescriptor {
 }
 
 fn at(addresses: &[&str]) -> EngineDescriptor {
-    EngineDescriptor { addresses: addresses.iter().map(|&text| text.to_owned()).collect(), ..card() }
+    EngineDescriptor { addresses: addresses.iter().map(|&text| text.to_owned()).collect(), ..descriptor() }
 }
 
-/// Closes a changed card with a checksum that fits.
+/// Closes a changed descriptor with a checksum that fits.
 fn closed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.len() - CHECKSUM_BYTES);
     let sum = checksum(&bytes);
@@ -24,14 +24,14 @@ fn closed(mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn a_card_comes_out_as_it_went_in() {
-    for card in [card(), at(&["10.0.0.7:4711"]), at(&["[fe80::1%3]:1", "[::]:65535", "127.0.0.1:0"])] {
-        assert_eq!(EngineDescriptor::decode(&card.encode()), Ok(card));
+    for descriptor in [descriptor(), at(&["10.0.0.7:4711"]), at(&["[fe80::1%3]:1", "[::]:65535", "127.0.0.1:0"])] {
+        assert_eq!(EngineDescriptor::decode(&descriptor.encode()), Ok(descriptor));
     }
 }
 
 #[test]
 fn a_card_is_written_in_the_lowest_version_that_can_say_it() {
-    assert_eq!(card().encode()[4..6], [1, 0]);
+    assert_eq!(descriptor().encode()[4..6], [1, 0]);
     assert_eq!(at(&["10.0.0.7:4711"]).encode()[4..6], [2, 0]);
 }
 
@@ -48,7 +48,7 @@ fn addresses_are_checked() {
 
 #[test]
 fn what_is_not_a_card_is_told_from_a_damaged_one() {
-    let bytes = card().encode();
+    let bytes = descriptor().encode();
     assert_eq!(EngineDescriptor::decode(b""), Err(DescriptorError::NotACard));
     assert_eq!(EngineDescriptor::decode(b"PNSK and so on, and so on"), Err(DescriptorError::NotACard));
     assert_eq!(EngineDescriptor::decode(&bytes[..13]), Err(DescriptorError::NotACard), "too short for any card");
@@ -69,7 +69,7 @@ fn every_flipped_bit_is_noticed() {
 #[test]
 fn another_version_is_named() {
     for version in [0, 3] {
-        let mut bytes = card().encode();
+        let mut bytes = descriptor().encode();
         bytes[4] = version;
         assert_eq!(EngineDescriptor::decode(&closed(bytes)), Err(DescriptorError::Version(version.into())));
     }
@@ -77,8 +77,8 @@ fn another_version_is_named() {
 
 #[test]
 fn a_body_of_the_other_version_is_refused() {
-    for (card, version) in [(card(), 2), (at(&["10.0.0.7:4711"]), 1)] {
-        let mut bytes = card.encode();
+    for (descriptor, version) in [(descriptor(), 2), (at(&["10.0.0.7:4711"]), 1)] {
+        let mut bytes = descriptor.encode();
         bytes[4] = version;
         assert_eq!(EngineDescriptor::decode(&closed(bytes)), Err(DescriptorError::Damaged));
     }
@@ -86,16 +86,16 @@ fn a_body_of_the_other_version_is_refused() {
 
 #[test]
 fn a_right_checksum_does_not_excuse_a_wrong_body() {
-    let mut bytes = card().encode();
+    let mut bytes = descriptor().encode();
     bytes[6] = 0xff;
     assert_eq!(EngineDescriptor::decode(&closed(bytes)), Err(DescriptorError::Damaged), "a name longer than the card");
-    let mut bytes = card().encode();
+    let mut bytes = descriptor().encode();
     bytes.insert(6 + 30, b'x');
     assert!(EngineDescriptor::decode(&closed(bytes)).is_err(), "more than a card");
 }
 
 #[test]
 fn a_card_longer_than_allowed_is_refused_unread() {
-    let long = EngineDescriptor { socket: "s".repeat(CARD_BYTES_MAX), ..card() }.encode();
+    let long = EngineDescriptor { socket: "s".repeat(DESCRIPTOR_BYTES_MAX), ..descriptor() }.encode();
     assert_eq!(EngineDescriptor::decode(&long), Err(DescriptorError::NotACard));
 }

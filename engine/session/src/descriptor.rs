@@ -4,12 +4,12 @@
 //! "PNSC" | version u16 | body (postcard) | checksum u64 (FNV-1a over everything before it)
 //! ```
 //!
-//! A card says where an engine is, not what it offers: regions are announced inside the session,
-//! so a card stays valid while regions come and go, and ends with the engine's epoch.
+//! A descriptor says where an engine is, not what it offers: regions are advertised inside the session,
+//! so a descriptor stays valid while regions come and go, and ends with the engine's epoch.
 //!
-//! Versions: version 1 has no addresses, version 2 adds them to the end of the body. A card is written in the
+//! Versions: version 1 has no addresses, version 2 adds them to the end of the body. A descriptor is written in the
 //! lowest version that can say what it says, so that a release that reads version 1 only still reads every
-//! card without addresses. A version that is not known is refused by its number: what it means cannot be
+//! descriptor without addresses. A version that is not known is refused by its number: what it means cannot be
 //! guessed.
 
 use core::net::SocketAddr;
@@ -24,8 +24,8 @@ const CHECKSUM_BYTES: usize = 8;
 pub const ADDRESSES_MAX: usize = 16;
 /// The longest address, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 64;
-/// The longest card, in bytes.
-pub const CARD_BYTES_MAX: usize = 4096;
+/// The longest descriptor, in bytes.
+pub const DESCRIPTOR_BYTES_MAX: usize = 4096;
 
 /// Where an engine is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct EngineDescriptor {
     pub addresses: Vec<String>,
 }
 
-/// A card's body in version 1.
+/// A descriptor's body in version 1.
 #[derive(Deserialize)]
 struct Plain {
     name: String,
@@ -51,10 +51,10 @@ struct Plain {
     socket: String,
 }
 
-/// Why bytes are not a card.
+/// Why bytes are not a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
-    /// Not a card at all.
+    /// Not a descriptor at all.
     #[error("these bytes are not an engine's descriptor; pass on all bytes of a descriptor, unchanged")]
     NotACard,
     /// A version this release does not read.
@@ -71,7 +71,7 @@ pub enum DescriptorError {
     Address(usize),
 }
 
-/// Whether these addresses may stand in a card.
+/// Whether these addresses may stand in a descriptor.
 pub fn check_addresses(addresses: &[String]) -> Result<(), DescriptorError> {
     if addresses.len() > ADDRESSES_MAX {
         return Err(DescriptorError::TooManyAddresses(addresses.len()));
@@ -91,7 +91,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
 }
 
 impl EngineDescriptor {
-    /// The card as bytes. Its addresses are as [`check_addresses`] wants them, or nobody reads it.
+    /// The descriptor as bytes. Its addresses are as [`check_addresses`] wants them, or nobody reads it.
     pub fn encode(&self) -> Vec<u8> {
         let version = if self.addresses.is_empty() { WITHOUT_ADDRESSES } else { WITH_ADDRESSES };
         let mut bytes = MAGIC.to_vec();
@@ -105,10 +105,10 @@ impl EngineDescriptor {
         bytes
     }
 
-    /// The card in these bytes.
+    /// The descriptor in these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DescriptorError> {
         let head = MAGIC.len() + 2;
-        if bytes.len() < head + CHECKSUM_BYTES || bytes.len() > CARD_BYTES_MAX || bytes[..4] != MAGIC {
+        if bytes.len() < head + CHECKSUM_BYTES || bytes.len() > DESCRIPTOR_BYTES_MAX || bytes[..4] != MAGIC {
             return Err(DescriptorError::NotACard);
         }
         let version = u16::from_le_bytes([bytes[4], bytes[5]]);
