@@ -47,7 +47,7 @@ pub struct Engine<E: Env = SystemEnv> {
     descriptor: Option<std::os::fd::OwnedFd>,
 }
 
-/// What arming answers.
+/// Whether the event fd may be slept on: the answer of [`Engine::arm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Armed {
     /// Nothing has happened since the last look; the event fd becomes readable when something does.
@@ -57,7 +57,7 @@ pub enum Armed {
 }
 
 impl Engine<SystemEnv> {
-    /// Starts an engine.
+    /// Starts an engine: its segments, transports, workers and control loop.
     pub fn start(config: Config) -> Result<Self, StartError> {
         Self::start_in(SystemEnv, config)
     }
@@ -166,7 +166,7 @@ impl<E: Env> Engine<E> {
         Ok(Self { engine, seen: AtomicU64::new(0), descriptor })
     }
 
-    /// Its name.
+    /// From the configuration; drawn at random if that has none.
     pub fn name(&self) -> &EngineName {
         &self.engine.shared.name
     }

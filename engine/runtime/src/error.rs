@@ -1,5 +1,7 @@
 //! Why calls about engines, peers, regions and plans are refused.
 
+#![expect(missing_docs, reason = "the fields of an error are what its text names")]
+
 use std::time::Duration;
 
 use penstock_core::config::ConfigError;
@@ -30,20 +32,10 @@ pub enum StartError {
     Memory(#[from] MemoryError),
     /// The rendezvous socket could not be made.
     #[error("cannot listen at {path}: {source}")]
-    Listen {
-        /// Where.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Listen { path: String, source: std::io::Error },
     /// Other hosts cannot connect.
     #[error("cannot listen for other hosts at {address}: {source}; {}", listening_advice(source))]
-    Network {
-        /// Where.
-        address: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Network { address: String, source: std::io::Error },
     /// There is no secret to share with other hosts.
     #[error(transparent)]
     Secret(#[from] SecretFileError),
@@ -53,7 +45,6 @@ pub enum StartError {
          too, or see `penstock doctor rdma`"
     )]
     NoTransport {
-        /// The transport.
         name: &'static str,
         /// Why it is not here.
         why: String,
@@ -66,16 +57,12 @@ pub enum StartError {
     },
     /// The devices that the configuration names cannot be used.
     #[error("`transports.verbs_devices` cannot be used: {why}; see `penstock doctor rdma`")]
-    Devices {
-        /// Why not.
-        why: String,
-    },
+    Devices { why: String },
     /// A thread or a reactor could not be started.
     #[error("cannot start {what}: {source}")]
     System {
         /// What could not be started.
         what: &'static str,
-        /// Why.
         source: std::io::Error,
     },
 }
@@ -111,7 +98,6 @@ pub enum ConnectError {
          both sides, and at the addresses of its descriptor, which `session.listen` there makes{missing}"
     )]
     OtherHost {
-        /// The engine's name.
         name: String,
         /// What is allowed and not here, and why, in words; empty if nothing is.
         missing: String,
@@ -119,9 +105,7 @@ pub enum ConnectError {
     /// Nobody answers at its address.
     #[error("nobody answers for `{name}` at {path} ({reason}); is it running, and is its descriptor fresh?")]
     Unreachable {
-        /// The engine's name.
         name: String,
-        /// The socket.
         path: String,
         /// What the system said.
         reason: String,
@@ -131,7 +115,6 @@ pub enum ConnectError {
         "`{name}` did not finish the greeting within {within:?}; if it is an inline engine, is its progress() called?"
     )]
     TimedOut {
-        /// The engine's name.
         name: String,
         /// The time it had.
         within: Duration,
@@ -139,29 +122,17 @@ pub enum ConnectError {
     /// It refused.
     #[error("`{name}` refused: {text} ({})", code.advice())]
     Refused {
-        /// The engine's name.
         name: String,
-        /// Why.
         code: RefusalCode,
         /// Why, in its words.
         text: String,
     },
     /// This engine refused it.
     #[error("`{name}` was refused here: {text}")]
-    RefusedHere {
-        /// The engine's name.
-        name: String,
-        /// Why.
-        text: String,
-    },
+    RefusedHere { name: String, text: String },
     /// The connection ended before the session stood.
     #[error("the connection to `{name}` ended before the session stood ({reason}); connect again")]
-    Lost {
-        /// The engine's name.
-        name: String,
-        /// What was seen.
-        reason: String,
-    },
+    Lost { name: String, reason: String },
     /// Another program answered.
     #[error("what answers at {address} is not Penstock ({reason}); check the address and the port")]
     NotPenstock {
@@ -176,7 +147,6 @@ pub enum ConnectError {
          `session.secret_file`), or give both the same PENSTOCK_SECRET"
     )]
     WrongSecret {
-        /// The engine's name.
         name: String,
         /// Where it was called.
         address: String,
@@ -195,7 +165,6 @@ pub enum ConnectError {
     /// This host calls too often.
     #[error("`{name}` takes no more connections from this host for now ({text}); look for what calls in a loop there")]
     RateLimited {
-        /// The engine's name.
         name: String,
         /// Why, in its words.
         text: String,
@@ -203,28 +172,20 @@ pub enum ConnectError {
     /// It was turned away before anything was said.
     #[error("`{name}` turned the call away: {text} ({})", code.advice())]
     TurnedAway {
-        /// The engine's name.
         name: String,
-        /// Why.
         code: OpeningCode,
         /// Why, in its words.
         text: String,
     },
     /// The file that says where engines are cannot be used.
     #[error("the directory {path} cannot be used: {reason}")]
-    Directory {
-        /// The file.
-        path: String,
-        /// Why.
-        reason: String,
-    },
+    Directory { path: String, reason: String },
     /// The name cannot be an engine's.
     #[error(transparent)]
     Name(#[from] NameError),
     /// Nobody of that name could be connected to in the time there was.
     #[error("no session with `{name}` came about within {within:?}; the last attempt: {last}")]
     NotBack {
-        /// The engine's name.
         name: String,
         /// The time there was.
         within: Duration,
@@ -243,7 +204,6 @@ pub enum RegionError {
     /// No region of this label is known.
     #[error("peer `{peer}` has announced no region `{label}` (it has: {known}); wait for it, or check the label")]
     Unknown {
-        /// The peer.
         peer: EngineName,
         /// The label asked for.
         label: String,
@@ -252,48 +212,22 @@ pub enum RegionError {
     },
     /// The region was deregistered.
     #[error("region `{label}` was deregistered; use the region that replaced it")]
-    Stale {
-        /// The region's label.
-        label: String,
-    },
+    Stale { label: String },
     /// A part of the region got fresh memory.
     #[error("the memory of region `{label}` was renewed; get the region again and build a new plan")]
-    Renewed {
-        /// The region's label.
-        label: String,
-    },
+    Renewed { label: String },
     /// The peer has deregistered or renewed regions and its announcement is still under way.
     #[error("peer `{peer}` has deregistered or renewed regions and the news is under way; try again in a moment")]
-    NewsUnderWay {
-        /// The peer.
-        peer: EngineName,
-    },
+    NewsUnderWay { peer: EngineName },
     /// Its memory cannot be reached.
     #[error("region `{label}` cannot be reached: {source}")]
-    Import {
-        /// The region's label.
-        label: String,
-        /// Why.
-        source: ImportError,
-    },
+    Import { label: String, source: ImportError },
     /// A range outside the region.
     #[error("bytes {offset}..{} lie outside region `{label}`, which has {bytes}", offset.saturating_add(*len))]
-    OutOfBounds {
-        /// The region's label.
-        label: String,
-        /// The range's start.
-        offset: u64,
-        /// The range's length.
-        len: u64,
-        /// The region's length.
-        bytes: u64,
-    },
+    OutOfBounds { label: String, offset: u64, len: u64, bytes: u64 },
     /// Memory that this process may not write was to be read into.
     #[error("region `{label}` is mapped read-only and cannot be read into; read into other memory")]
-    ReadOnly {
-        /// The region's label.
-        label: String,
-    },
+    ReadOnly { label: String },
     /// A label that does not fit a frame.
     #[error("a label may have at most {} bytes, this one has {bytes}", penstock_session::frame::LABEL_BYTES_MAX)]
     LabelTooLong {
@@ -317,21 +251,13 @@ pub enum RegionError {
 pub enum RenewError {
     /// The quarantined memory is not a part of this pool.
     #[error("what is quarantined is not a part of pool `{label}`; renew it in the pool that it was revoked from")]
-    NotOfThisPool {
-        /// The pool's label.
-        label: String,
-    },
+    NotOfThisPool { label: String },
     /// Somebody in this process might still write.
     #[error(
         "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; give it longer, or wait until what \
          is quarantined is released; what a card might write ends with its session: disconnect the peer that is named"
     )]
-    Inside {
-        /// The pool's label.
-        label: String,
-        /// Who.
-        who: String,
-    },
+    Inside { label: String, who: String },
     /// The pool was deregistered.
     #[error(transparent)]
     Registry(#[from] penstock_memory::RegionError),
@@ -365,7 +291,6 @@ pub enum PlanError {
     NoRegion {
         /// Index of the entry.
         entry: usize,
-        /// On which side.
         side: Side,
         /// The first address that is in no region.
         address: u64,
@@ -381,13 +306,11 @@ pub enum PlanError {
     NoRight {
         /// Index of the entry.
         entry: usize,
-        /// On which side.
         side: Side,
         /// The first address of it.
         address: u64,
         /// Whose region it is, if not this engine's.
         peer: Option<EngineName>,
-        /// The region.
         near: Near,
         /// Whether it was to be written.
         is_write: bool,
@@ -421,19 +344,13 @@ fn owner(peer: Option<&EngineName>) -> String {
 pub enum SubmitError {
     /// No room: an answer, not a failure. Take completed transfers' results, then try again.
     #[error("{what} is full; let transfers finish or drop their handles, then submit again")]
-    Full {
-        /// What is full.
-        what: &'static str,
-    },
+    Full { what: &'static str },
     /// The plan was made for another peer, or another life of it.
     #[error("the plan was made for another peer or another session; build it with this one's regions")]
     ForeignPlan,
     /// The counter is another peer's, or of another life of it.
     #[error("the counter is not one of peer `{peer}` in this life; look it up at this peer")]
-    ForeignCounter {
-        /// The peer.
-        peer: EngineName,
-    },
+    ForeignCounter { peer: EngineName },
     /// More payload than a notification may carry.
     #[error("a notification carries at most {most} bytes, this one has {bytes}; send the rest as data")]
     NoteTooLong {
@@ -444,14 +361,10 @@ pub enum SubmitError {
     },
     /// The number of the note is one of those that peer tells of transfers by name with.
     #[error("notes of this number tell `{peer}` of transfers by name; number yours otherwise, from 0 on")]
-    ReservedNote {
-        /// The peer.
-        peer: EngineName,
-    },
+    ReservedNote { peer: EngineName },
     /// A handle cannot change hands on this path.
     #[error("a handle can be handed over only between engines of one process; `{peer}` is reached by {transport}")]
     NoHandOver {
-        /// The peer.
         peer: EngineName,
         /// How it is reached.
         transport: &'static str,
@@ -459,19 +372,13 @@ pub enum SubmitError {
     /// One side of the session drains: what runs comes to its end, and nothing new begins.
     #[error("peer `{peer}`: {cause}")]
     Draining {
-        /// The peer.
         peer: EngineName,
         /// Which side drains, and what to do.
         cause: Cause,
     },
     /// The peer's session has ended.
     #[error("peer `{peer}`: {cause}")]
-    PeerGone {
-        /// The peer.
-        peer: EngineName,
-        /// Why.
-        cause: Cause,
-    },
+    PeerGone { peer: EngineName, cause: Cause },
     /// The call cannot be made.
     #[error("{0}")]
     Call(Cause),

@@ -12,7 +12,7 @@ use crate::peer_state::PeerState;
 
 /// A notification that arrived, after all bytes of its transfer.
 pub struct Notification {
-    /// Who sent it.
+    /// Name of the engine that sent it.
     pub peer: EngineName,
     /// The sender's id for it.
     pub id: NoteId,

@@ -44,7 +44,7 @@ impl<E: Env> Clone for RemoteRegion<E> {
 }
 
 impl<E: Env> RemoteRegion<E> {
-    /// Its label.
+    /// The label its owner gave it; unique among the owner's regions.
     pub fn label(&self) -> &str {
         &self.entry.news.label
     }
@@ -119,7 +119,7 @@ impl<'a> Submit<'a> {
         self
     }
 
-    /// Who goes first.
+    /// Sets whether it goes ahead of bulk transfers.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
@@ -128,7 +128,7 @@ impl<'a> Submit<'a> {
 }
 
 impl<E: Env> Peer<E> {
-    /// Its name.
+    /// The peer engine's name, as its descriptor has it.
     pub fn name(&self) -> &EngineName {
         &self.state.name
     }

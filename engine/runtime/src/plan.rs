@@ -204,7 +204,7 @@ impl Plan {
         self.inner.shape.direction()
     }
 
-    /// Bytes it moves.
+    /// Bytes that one submission moves: the sum of all spans.
     pub fn bytes(&self) -> u64 {
         self.inner.shape.bytes()
     }
@@ -321,7 +321,7 @@ impl<'a> PlanBuilder<'a> {
         self
     }
 
-    /// Plain extents.
+    /// Adds extents: offsets into both regions, and a length.
     pub fn extents(mut self, spans: &'a [Span]) -> Self {
         self.shape = self.shape.extents(spans);
         self

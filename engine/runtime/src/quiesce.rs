@@ -37,7 +37,7 @@ const LOOKS_MAX: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 #[must_use = "quarantined memory may not be reused"]
 pub enum LocalQuiesce {
-    /// Nothing can.
+    /// Nothing can land in this engine's memory any more.
     Quiesced,
     /// A stopped or unreachable peer might.
     Quarantined(Quarantined),
@@ -70,9 +70,9 @@ pub enum RemoteQuiesce {
 #[derive(Debug)]
 #[must_use = "quarantined memory may not be reused"]
 pub struct CancelOutcome {
-    /// This engine's memory.
+    /// Whether anything can still land in this engine's memory.
     pub local: LocalQuiesce,
-    /// The peer's memory.
+    /// Whether anything can still land in the peer's memory.
     pub remote: RemoteQuiesce,
 }
 

@@ -1,5 +1,7 @@
 //! The secret that hosts share: given itself, or in a file; where that is, who may read it, and how the first one is made.
 
+#![expect(missing_docs, reason = "the fields of an error are what its text names")]
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -28,7 +30,6 @@ pub enum SecretFileError {
     /// Others may read it or write to it.
     #[error("others may use the secret file {} (mode {mode:o}); run `chmod 600 {}`", path.display(), path.display())]
     Exposed {
-        /// The file.
         path: PathBuf,
         /// The permission bits that were found.
         mode: u32,
@@ -39,27 +40,19 @@ pub enum SecretFileError {
          this user", path.display()
     )]
     Foreign {
-        /// The file.
         path: PathBuf,
-        /// Whose it is.
         owner: u32,
         /// Who runs this engine.
         user: u32,
     },
     /// What it says is no secret.
     #[error("the secret file {} is not usable: {source}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: SecretError,
-    },
+    Malformed { path: PathBuf, source: SecretError },
     /// What was given as the secret itself is none.
     #[error("what {from} says is not usable as a secret: {source}")]
     Given {
         /// Where it was given.
         from: &'static str,
-        /// What is wrong.
         source: SecretError,
     },
     /// Nothing says where the user's own files are.
@@ -76,9 +69,7 @@ pub enum SecretFileError {
     /// The system refused.
     #[error("cannot {what} the secret file {}: {reason}", path.display())]
     System {
-        /// What was tried.
         what: &'static str,
-        /// The file.
         path: PathBuf,
         /// What the system said.
         reason: String,

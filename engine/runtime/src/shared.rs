@@ -90,7 +90,7 @@ pub(crate) struct WorkerShared {
 
 /// What the control loop asks of a worker; rare, so queued apart from commands.
 pub(crate) enum WorkerCall {
-    /// A session stands.
+    /// A session was established: this is the worker's lane.
     AddLane { peer: Arc<PeerState>, lane: Box<dyn Lane> },
     /// A session has ended: stop touching it, then open the latch.
     RemoveLane { peer: Arc<PeerState>, cause: Cause, left: Arc<Latch> },
@@ -100,7 +100,7 @@ pub(crate) enum WorkerCall {
     DrainInbound { peer: Arc<PeerState>, drained: Arc<Latch> },
     /// Room in the inbox came back; this peer's lane may hold notifications.
     PollLane { peer_index: u32 },
-    /// Finish and return.
+    /// The engine closes: the worker ends its transfers and its thread.
     Stop,
 }
 

@@ -36,11 +36,11 @@ statistics! {
     async_ops,
     /// The most of them that were under way at once, summed over the workers.
     async_ops_most,
-    /// Bytes moved.
+    /// Bytes moved by transfers of this engine, reads and writes.
     bytes,
-    /// Notifications sent.
+    /// Notifications that this engine's transfers have delivered.
     notes_sent,
-    /// Notifications received.
+    /// Notifications that peers have put into the inbox.
     notes_received,
     /// Times a receiver had no room and a notification had to wait.
     waits_for_room,
@@ -71,7 +71,7 @@ macro_rules! knocks {
 }
 
 knocks! {
-    /// Connections that came.
+    /// Connections accepted on the engine's sockets.
     accepted,
     /// Those refused because too many came from one source.
     limited,

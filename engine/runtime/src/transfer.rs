@@ -19,7 +19,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// see it a moment later: who wants to be sure that the peer sees the bytes tells it by a notification or a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completed {
-    /// Bytes moved.
+    /// Bytes of the plan that were moved; all of them on success.
     pub bytes: u64,
     /// Whether the peer was told.
     pub notified: Notified,

@@ -20,7 +20,7 @@ use crate::error::StartError;
 /// A transport of `transports.allow`, as this engine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransportReport {
-    /// Its name.
+    /// As the configuration and reports call it: `local`, `shm`, `tcp`, `verbs`.
     pub name: &'static str,
     /// Why this engine does not offer it to anybody; none: it does.
     pub missing: Option<String>,

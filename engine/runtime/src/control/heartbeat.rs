@@ -31,7 +31,6 @@ pub(super) struct Probe {
 pub(super) enum PendingPing {
     /// A greeting that is held until it is known whether its name is taken.
     Newcomer(u64),
-    /// Somebody who measures.
     Caller(Arc<Echo>),
     /// A session that is not complete.
     Introduction,

@@ -62,7 +62,6 @@ struct Moved {
 enum NotBegun {
     /// It is tried again.
     Yet(Waits),
-    /// It never will.
     Ever(Cause),
 }
 

@@ -78,7 +78,6 @@ enum Phase {
     Dialing(Box<Dialing>),
     /// Not yet a session.
     Greeting(Box<Greeter>),
-    /// A session.
     Open {
         peer: Arc<PeerState>,
         announced: Advertised,

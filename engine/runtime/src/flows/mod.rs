@@ -58,6 +58,7 @@ const WITHIN: Duration = Duration::from_secs(120);
 /// Why a call changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields of an error are what its text names")]
 pub enum FlowError {
     /// It makes no sense for the transfer.
     #[error(transparent)]
@@ -67,10 +68,7 @@ pub enum FlowError {
     Layout(#[from] LayoutRefused),
     /// The layout is another engine's.
     #[error("the layout `{label}` was made by another engine of this process; give one that this engine has made")]
-    ForeignLayout {
-        /// Its label.
-        label: String,
-    },
+    ForeignLayout { label: String },
     /// The gate is another engine's.
     #[error("the gate was made for another engine of this process; shut one of this engine's")]
     ForeignGate,
@@ -103,7 +101,6 @@ pub enum FlowError {
         "buffer {buffer} is shorter than the {needed} bytes needed; `Input::assembled_bytes` tells how long each has to be"
     )]
     Room {
-        /// Which.
         buffer: usize,
         /// How many bytes are needed.
         needed: u64,
@@ -116,28 +113,19 @@ pub enum FlowError {
     },
     /// The region is another engine's.
     #[error("region `{label}` was made by another engine of this process; give one that this engine has made")]
-    ForeignRegion {
-        /// Its label.
-        label: String,
-    },
+    ForeignRegion { label: String },
     /// Bytes outside of a region.
     #[error("bytes {offset}..{} lie outside region `{label}`, which has {bytes}", offset.saturating_add(*len))]
     Outside {
-        /// The region's label.
         label: String,
-        /// The first byte.
         offset: u64,
-        /// How many.
         len: u64,
         /// How many the region has.
         bytes: u64,
     },
     /// Peers may not read there.
     #[error("peers may not read region `{label}`; make it with `Rights::READ` for puts from it")]
-    NotReadable {
-        /// Its label.
-        label: String,
-    },
+    NotReadable { label: String },
     /// More than a get takes into memory of its own.
     #[error(
         "{bytes} bytes are more than a get takes into memory of its own, or there is no memory: give extents, or set `RelaySpec::largest` above {most}"
@@ -159,19 +147,14 @@ pub enum FlowError {
 /// Memory that is not what a call needs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields of an error are what its text names")]
 pub enum ForeignMemory {
     /// A pool of another engine.
     #[error("the pool `{label}`, or the stand-in, is another engine's; give those that this engine has made")]
-    Pool {
-        /// The pool's label.
-        label: String,
-    },
+    Pool { label: String },
     /// Blocks of another pool.
     #[error("blocks of another pool than `{label}` were given; take them from that one")]
-    Blocks {
-        /// The pool's label.
-        label: String,
-    },
+    Blocks { label: String },
     /// What goes once has one block.
     #[error("what goes once for a transfer lies in one block, and {blocks} were given; take one for it by itself")]
     Once {
@@ -182,10 +165,7 @@ pub enum ForeignMemory {
     #[error(
         "`{label}` is a pool, whose blocks would not be kept and could be given out again: name those that the extents lie in, by `Extents::of_layout` or `Extents::blocks`, or without a layout by `Extents::of_pool`"
     )]
-    IsPool {
-        /// The pool's label.
-        label: String,
-    },
+    IsPool { label: String },
     /// A byte of a block that no handle holds.
     #[error(
         "byte {offset} of `{label}` is of block {block}, of which no handle was given, so that it could be given out again: give handles of all blocks that the extents lie in"
@@ -193,9 +173,7 @@ pub enum ForeignMemory {
     Unheld {
         /// The label of the pool or the layout.
         label: String,
-        /// The byte.
         offset: u64,
-        /// Its block.
         block: u32,
     },
     /// A byte of no block.
@@ -205,7 +183,6 @@ pub enum ForeignMemory {
     NoBlock {
         /// The label of the pool or the layout.
         label: String,
-        /// The byte.
         offset: u64,
     },
     /// A block that the layout has not.
@@ -213,9 +190,7 @@ pub enum ForeignMemory {
         "the layout `{label}` has {blocks} blocks, and block {block} is none of them: give blocks below that number"
     )]
     NoSuchBlock {
-        /// The layout's label.
         label: String,
-        /// The block.
         block: u32,
         /// How many there are.
         blocks: u32,
@@ -224,46 +199,27 @@ pub enum ForeignMemory {
     #[error(
         "the layout `{layout}` numbers blocks otherwise than their place in pool `{label}` does, so the wrong ones would be meant: for puts and gets name the layout, by `Extents::of_layout`; for swaps lay out each block in one piece, where the pool has it"
     )]
-    OtherNumbers {
-        /// The pool's label.
-        label: String,
-        /// The layout's.
-        layout: String,
-    },
+    OtherNumbers { label: String, layout: String },
     /// A parent's block is not of the layout's pool.
     #[error(
         "block {block} of the parent is of another pool than the layout `{label}`: give for each group the layout that its blocks are in"
     )]
-    ParentBlocks {
-        /// The layout's label.
-        label: String,
-        /// The block.
-        block: u32,
-    },
+    ParentBlocks { label: String, block: u32 },
     /// Layers of a block lie where the pool has other blocks.
     #[error(
         "layers of a block lie where pool `{label}` has other blocks: a swap would be at memory that nobody gave it; let all layers of a block lie within the block"
     )]
-    Layers {
-        /// The pool's label.
-        label: String,
-    },
+    Layers { label: String },
     /// Blocks are not of the same size.
     #[error("blocks have {here} bytes in the one pool and {there} in the other; make both alike")]
     BlockBytes {
         /// Of the host's pool.
         here: u64,
-        /// Of the device's.
         there: u64,
     },
     /// There are not as many of the one as of the other.
     #[error("{device} blocks of the device and {host} of the host make no pairs; give as many of each")]
-    Pairs {
-        /// Of the device.
-        device: usize,
-        /// Of the host.
-        host: usize,
-    },
+    Pairs { device: usize, host: usize },
 }
 
 impl<E: Env> Engine<E> {

@@ -11,7 +11,7 @@ use penstock_transport::{CounterRef, Revisions};
 use crate::peer_state::PeerState;
 use crate::plan::Plan;
 
-/// Who goes first.
+/// Which transfers a worker advances first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Priority {
     /// Ahead of bulk transfers: each turn moves at most 64 units of urgent ones, then a few of bulk ones.
@@ -81,7 +81,6 @@ pub(crate) struct Active {
 /// State of a notification that completes asynchronously.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotifyState {
-    /// Not posted.
     NotPosted,
     /// Posted behind the batches of its transfer on the same lane, with this completion id.
     PostedOrdered(u64),
@@ -120,7 +119,6 @@ impl Active {
 /// How far a transfer with operations in flight was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CancelLevel {
-    /// Not at all.
     None,
     /// It ends when all its operations have ended, also those that only the peer still executes.
     WaitForPeer,

@@ -69,7 +69,6 @@ const COMPLETIONS_CAPACITY: usize = 32;
 pub(crate) struct LaneEntry {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
-    /// [`Lane::acknowledges_early`], asked once.
     acknowledges_early: bool,
     /// A side of the session drains, and this worker has reported that it has no transfer of it left.
     transfers_drained: bool,
@@ -91,7 +90,6 @@ pub(crate) struct Worker<E: Env> {
     active: [VecDeque<Active>; 2],
     /// Transfers with nothing to post now: they have operations in flight, or their lane is full.
     waiting: VecDeque<Active>,
-    /// Operations in flight.
     in_flight: InFlightOps,
     /// Completions that a lane has reported and that are not processed yet.
     completions: Vec<(u64, Result<u64, Failure>)>,

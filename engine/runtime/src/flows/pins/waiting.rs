@@ -96,7 +96,6 @@ impl<E: Env> Drop for Inheriting<E> {
 
 /// How far a child is that inherits from another engine.
 enum Stage<E: Env> {
-    /// It has asked.
     Asked(AskKey),
     /// It reads what is lent.
     Reads(Lent, Transfer<E>),

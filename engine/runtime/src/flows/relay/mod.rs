@@ -172,6 +172,7 @@ impl RelaySpec {
 /// Why a relay could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields of an error are what its text names")]
 pub enum OpenError {
     /// The call cannot be made.
     #[error("{0}")]
@@ -180,14 +181,7 @@ pub enum OpenError {
     #[error(
         "a relay needs berths, of at least one byte: {puts} for puts and {gets} for gets of {bytes} bytes are none"
     )]
-    NoBerths {
-        /// Of puts.
-        puts: u32,
-        /// Of gets.
-        gets: u32,
-        /// Bytes of one.
-        bytes: u64,
-    },
+    NoBerths { puts: u32, gets: u32, bytes: u64 },
     /// The berths could not be made.
     #[error("the berths could not be made: {0}")]
     Berths(#[from] RegionError),

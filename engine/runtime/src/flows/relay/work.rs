@@ -30,12 +30,13 @@ type Rest = Content<'static>;
 
 /// Bytes of a put.
 pub(super) enum Content<'a> {
-    /// As they are.
     Flat(&'a [u8]),
-    /// Kept for later.
     Owned(Vec<u8>),
     /// Pieces with the places where they begin, in their order; between them there are zeros.
-    Pieces { pieces: Vec<(u64, &'a [u8])>, bytes: u64 },
+    Pieces {
+        pieces: Vec<(u64, &'a [u8])>,
+        bytes: u64,
+    },
 }
 
 impl Content<'_> {
