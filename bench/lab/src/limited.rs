@@ -24,12 +24,7 @@ pub struct Ended {
 #[non_exhaustive]
 pub enum RunError {
     /// It could not be started or watched.
-    Refused {
-        /// Its name.
-        program: String,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Refused { program: String, source: std::io::Error },
     /// It ran past its limit and was ended.
     TooLate {
         /// Its name.

@@ -91,12 +91,7 @@ pub struct Moving {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Say this to a peer.
-    Say {
-        /// Whom.
-        peer: PeerKey,
-        /// What.
-        said: ControlMessage,
-    },
+    Say { peer: PeerKey, said: ControlMessage },
     /// Move this; its end comes as [`Event::Ended`](crate::Event::Ended), also if it cannot begin.
     Move {
         /// Under which name.

@@ -45,7 +45,6 @@ pub enum CutError {
     NoSuchBlock {
         /// On this engine's side.
         is_here: bool,
-        /// Which block.
         block: u32,
         /// How many there are.
         blocks: u32,

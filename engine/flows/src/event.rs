@@ -13,7 +13,6 @@ pub enum Event {
     /// A session has begun. What the peer says next, as far as it concerns this layer, is [`PeerFeatures`](penstock_session::control::PeerFeatures), or it is
     /// [`Event::Unable`].
     Joined {
-        /// With whom.
         peer: PeerKey,
         /// What it is called.
         name: EngineName,

@@ -12,7 +12,6 @@ pub enum Holder {
     Transfer {
         /// On which side of it this engine is.
         side: Side,
-        /// Its name.
         transfer: TransferId,
         /// What this side's scheduler calls it, unless it was told that it has ended.
         request: Option<RequestId>,
@@ -55,7 +54,6 @@ pub enum BlockHeld {
         is there, or until nothing of it can land any more"
     )]
     Written {
-        /// The block.
         block: u32,
         /// Whoever has it: what has to end before it is free.
         by: Holder,
@@ -65,7 +63,6 @@ pub enum BlockHeld {
         "block {block} has what came for {by}, and that was not taken: take its leg, or drop its handle, before others write there"
     )]
     Untaken {
-        /// The block.
         block: u32,
         /// For whom it came.
         by: Holder,
@@ -75,7 +72,6 @@ pub enum BlockHeld {
         "block {block} is read for {by}: give another one, or wait until that has ended and nothing reads it any more"
     )]
     Read {
-        /// The block.
         block: u32,
         /// Whoever has it: what has to end before it is free.
         by: Holder,

@@ -43,48 +43,28 @@ pub enum LayoutFault {
     NoBlocks,
     /// The rank is not one of the ranks.
     #[error("rank {rank} is not one of {ranks} ranks, which are counted from 0")]
-    Rank {
-        /// The rank.
-        rank: u16,
-        /// Of how many.
-        ranks: u16,
-    },
+    Rank { rank: u16, ranks: u16 },
     /// Rows are none, or not among those that there are.
     #[error(
         "buffer {buffer} has rows {first} to {first}+{count} of {of}, each of {bytes} bytes: no number but the first may be zero, and the last row may not be beyond all"
     )]
     Rows {
-        /// Which buffer.
         buffer: usize,
-        /// Its first row.
         first: u32,
-        /// How many.
         count: u32,
-        /// Of how many.
         of: u32,
         /// Bytes of a row of one token.
         bytes: u32,
     },
     /// A layer beyond all.
     #[error("buffer {buffer} is of layer {layer}: layers are counted from 0, and are at most {BUFFERS_MAX}")]
-    Layer {
-        /// Which buffer.
-        buffer: usize,
-        /// Its layer.
-        layer: u32,
-    },
+    Layer { buffer: usize, layer: u32 },
     /// What goes once is nothing, or too much.
     #[error("buffer {buffer} goes once and has {bytes} bytes: it has to be one to {ONCE_BYTES_MAX}")]
-    Once {
-        /// Which buffer.
-        buffer: usize,
-        /// Its bytes.
-        bytes: u64,
-    },
+    Once { buffer: usize, bytes: u64 },
     /// Blocks lie closer than they are long.
     #[error("buffer {buffer} has a block each {stride} bytes, but a block is {least} bytes long")]
     Stride {
-        /// Which buffer.
         buffer: usize,
         /// Bytes from one block to the next.
         stride: u64,
@@ -94,7 +74,6 @@ pub enum LayoutFault {
     /// The last block ends behind the region.
     #[error("the last block of buffer {buffer} ends at byte {end} of a region that has {region}")]
     OutOfRegion {
-        /// Which buffer.
         buffer: usize,
         /// Where it ends; the greatest number if that cannot be counted.
         end: u64,
@@ -103,22 +82,12 @@ pub enum LayoutFault {
     },
     /// Two buffers have bytes in common.
     #[error("buffers {first} and {second} have bytes in common")]
-    Overlap {
-        /// The one.
-        first: usize,
-        /// The other.
-        second: usize,
-    },
+    Overlap { first: usize, second: usize },
     /// Two buffers lie between each other with different strides.
     #[error(
         "buffers {first} and {second} lie between each other with different strides: give both the stride of the record that they are parts of"
     )]
-    Interleaved {
-        /// The one.
-        first: usize,
-        /// The other.
-        second: usize,
-    },
+    Interleaved { first: usize, second: usize },
 }
 
 impl Layout {

@@ -35,17 +35,13 @@ pub enum LegError {
     /// A leg out of its order.
     #[error("leg {found} is out of order: leg {expected} is the next one")]
     Order {
-        /// The next one.
         expected: u32,
         /// The one that was named.
         found: u32,
     },
     /// The same leg again, but otherwise.
     #[error("leg {leg} was granted before with other blocks, which stay granted: use the next number")]
-    Differs {
-        /// The leg.
-        leg: u32,
-    },
+    Differs { leg: u32 },
     /// A grant of nothing.
     #[error("a leg without a block has no room for a token: grant at least one block")]
     NoBlocks,
@@ -55,21 +51,16 @@ pub enum LegError {
     /// A block that is not there.
     #[error("block {block} is not in the layout, which has {blocks}")]
     NoSuchBlock {
-        /// The block.
         block: u32,
         /// How many there are.
         blocks: u32,
     },
     /// A block that is granted already.
     #[error("block {block} is granted already, and two tokens would land in one place")]
-    BlockTwice {
-        /// The block.
-        block: u32,
-    },
+    BlockTwice { block: u32 },
     /// More is skipped than a block has.
     #[error("{skip} tokens are to be skipped, and the first block has {block_tokens}")]
     Skip {
-        /// How many.
         skip: u32,
         /// Tokens of a block.
         block_tokens: u32,
@@ -101,18 +92,13 @@ pub enum LegError {
         "block {block} is full of tokens that were copied of a parent: grant the child's own blocks from the one at \
          `Inherited::full_in` on"
     )]
-    TailFull {
-        /// Which.
-        block: u32,
-    },
+    TailFull { block: u32 },
     /// A room that the blocks do not have.
     #[error("the blocks of leg {leg} have room for {room} tokens, not for {said}")]
     Capacity {
-        /// The leg.
         leg: u32,
         /// Room of the blocks.
         room: u64,
-        /// What was said.
         said: u64,
     },
     /// Something goes once, and there is no place for it.
@@ -131,96 +117,50 @@ pub enum LegError {
     },
     /// Too many legs ahead.
     #[error("{most} legs are granted and not let go: take what they brought first")]
-    TooManyAhead {
-        /// The most.
-        most: u32,
-    },
+    TooManyAhead { most: u32 },
     /// A leg that was never granted.
     #[error("leg {leg} was never granted: leg {next} is the next one")]
-    NoSuchLeg {
-        /// The leg.
-        leg: u32,
-        /// The next one.
-        next: u32,
-    },
+    NoSuchLeg { leg: u32, next: u32 },
     /// A leg whose bytes are not all there.
     #[error("leg {leg} has not landed: its bytes cannot be taken yet")]
-    NotLanded {
-        /// The leg.
-        leg: u32,
-    },
+    NotLanded { leg: u32 },
     /// A leg whose blocks are gone.
     #[error("the blocks of leg {leg} were let go, so nothing can be read from them")]
-    Freed {
-        /// The leg.
-        leg: u32,
-    },
+    Freed { leg: u32 },
     /// Room for fewer tokens than there are.
     #[error("there is room for {room} tokens, and token {needed} is to be placed")]
     Room {
-        /// For how many.
         room: u64,
         /// How many are needed.
         needed: u64,
     },
     /// A rank that is none of this transfer.
     #[error("rank {rank} has no part in this transfer")]
-    NoSuchRank {
-        /// The rank.
-        rank: u16,
-    },
+    NoSuchRank { rank: u16 },
     /// A layer that is not there.
     #[error("layer {layer} is not one of {layers}, counted from 0")]
     NoSuchLayer {
-        /// The layer.
         layer: u32,
         /// How many there are.
         layers: u32,
     },
     /// A part that lies outside its leg.
     #[error("{tokens} tokens from {from} do not lie in leg {leg}")]
-    OutOfLeg {
-        /// The leg.
-        leg: u32,
-        /// The first token.
-        from: u64,
-        /// How many.
-        tokens: u64,
-    },
+    OutOfLeg { leg: u32, from: u64, tokens: u64 },
     /// A part that was there in part.
     #[error("{tokens} tokens from {from} of leg {leg} have landed in part before")]
-    Overlaps {
-        /// The leg.
-        leg: u32,
-        /// The first token.
-        from: u64,
-        /// How many.
-        tokens: u64,
-    },
+    Overlaps { leg: u32, from: u64, tokens: u64 },
     /// Sources that disagree about a leg, or one with itself.
     #[error(
         "leg {leg} has {said} tokens from {said_from} by one landing, which does not agree with what was said or granted before"
     )]
-    Disagrees {
-        /// The leg.
-        leg: u32,
-        /// The first token.
-        said_from: u64,
-        /// How many.
-        said: u64,
-    },
+    Disagrees { leg: u32, said_from: u64, said: u64 },
     /// Another total.
     #[error("{said} tokens in all, where {known} were there or were said before")]
-    Total {
-        /// What is known.
-        known: u64,
-        /// What was said.
-        said: u64,
-    },
+    Total { known: u64, said: u64 },
     /// A landing behind the last one.
     #[error("landing {number} is behind the {parts} that were sealed")]
     Sealed {
-        /// The number.
         number: u64,
         /// How many there are.
         parts: u64,
@@ -230,10 +170,7 @@ pub enum LegError {
     Scattered,
     /// The number of an abort that was never said.
     #[error("abort {number} was never asked for")]
-    NoSuchAbort {
-        /// The number.
-        number: u32,
-    },
+    NoSuchAbort { number: u32 },
     /// A chunk behind the last one.
     #[error("the last chunk was given before: a transfer has no tokens behind it")]
     AfterLast,
@@ -267,10 +204,7 @@ pub enum LegError {
     },
     /// Too much is lent.
     #[error("at most {most} blocks are lent in one transfer: use larger blocks, or several transfers")]
-    TooManyLent {
-        /// The most.
-        most: usize,
-    },
+    TooManyLent { most: usize },
     /// What is lent now does not go with what was lent before.
     #[error("what is lent from token {from} on does not go with what was lent before, or lies outside its layout")]
     Lent {
@@ -286,7 +220,6 @@ pub enum LegError {
          layers are ready"
     )]
     LayerAhead {
-        /// The layer.
         layer: u32,
         /// For how many tokens it was said to be ready.
         tokens: u64,
@@ -295,22 +228,13 @@ pub enum LegError {
     },
     /// Too much is said to be there.
     #[error("rank {rank} cannot have everything: not all of it was moved")]
-    AckEarly {
-        /// The rank.
-        rank: u16,
-    },
+    AckEarly { rank: u16 },
     /// A rank whose session broke, and that has not said that it goes on.
     #[error("the session of rank {rank} broke: it goes on by grants that say so, and by no others")]
-    Broken {
-        /// The rank.
-        rank: u16,
-    },
+    Broken { rank: u16 },
     /// A rank that waits for no other session.
     #[error("rank {rank} waits for no other session: its own stands, or the transfer is not one that may be resumed")]
-    NotBroken {
-        /// The rank.
-        rank: u16,
-    },
+    NotBroken { rank: u16 },
     /// It cannot be cut.
     #[error(transparent)]
     Cut(#[from] CutError),

@@ -48,26 +48,12 @@ pub enum LayoutRefused {
     #[error(
         "block {} of the layout `{label}` has bytes that are block {} of the layout `{other}` of the same region; lay both out so that every byte has one block's number, or give each a region of its own", clash.block, clash.other
     )]
-    Renumbered {
-        /// What is refused.
-        label: String,
-        /// What is there.
-        other: String,
-        /// The blocks.
-        clash: Clash,
-    },
+    Renumbered { label: String, other: String, clash: Clash },
     /// The same, of a layout that is gone while blocks are held.
     #[error(
         "block {} of the layout `{label}` has bytes that were block {} of the layout `{other}`, and not all blocks of that are given back: lay the pool out anew when all its blocks are free", clash.block, clash.other
     )]
-    StillHeld {
-        /// What is refused.
-        label: String,
-        /// What was there.
-        other: String,
-        /// The blocks.
-        clash: Clash,
-    },
+    StillHeld { label: String, other: String, clash: Clash },
 }
 
 /// Why a call cannot name a peer. What transfers, parents and chunks answer says the same of it, in these words.

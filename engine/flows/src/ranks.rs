@@ -23,17 +23,13 @@ pub enum NotSpread {
         "buffer {buffer} of layout {label:?} has rows {} to {} of {of}, which are not those of rank {rank} of {ranks}: name the ranks of the other side one by one", rows.0, rows.1
     )]
     Rows {
-        /// The layout.
         label: String,
-        /// Which buffer.
         buffer: usize,
         /// Its first row, and the one behind its last.
         rows: (u32, u32),
         /// How many there are on all ranks.
         of: u32,
-        /// The rank.
         rank: u16,
-        /// Of how many.
         ranks: u16,
     },
     /// So many rows are not spread over so many ranks.
@@ -41,23 +37,15 @@ pub enum NotSpread {
         "the {of} rows of buffer {buffer} of layout {label:?} cannot be spread over {ranks} ranks, as neither number divides the other: name the ranks one by one"
     )]
     Ranks {
-        /// The layout.
         label: String,
-        /// Which buffer.
         buffer: usize,
         /// How many rows there are on all ranks.
         of: u32,
-        /// How many ranks.
         ranks: u16,
     },
     /// A rank that is none.
     #[error("rank {rank} is not one of {ranks} ranks, which are counted from 0")]
-    NoSuchRank {
-        /// The rank.
-        rank: u16,
-        /// Of how many.
-        ranks: u16,
-    },
+    NoSuchRank { rank: u16, ranks: u16 },
 }
 
 /// The rows of one rank of so many, where they are spread.

@@ -50,7 +50,6 @@ pub enum ChannelError {
     /// The listener refused in plain text, which nobody vouches for.
     #[error("refused by the other side: {text} ({})", code.advice())]
     Refused {
-        /// Why.
         code: OpeningCode,
         /// Why, in its words.
         text: String,

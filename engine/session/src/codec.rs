@@ -50,7 +50,6 @@ pub enum WireError {
     MissingTokens {
         /// How many were advertised.
         expected: usize,
-        /// How many came.
         found: usize,
     },
     /// Reserved bytes are in use.
@@ -68,9 +67,7 @@ pub enum WireError {
     /// More of something than a frame of this kind may carry.
     #[error("{found} {what} in a frame of kind {kind} are more than the {most} allowed")]
     TooMuch {
-        /// The frame's kind.
         kind: u16,
-        /// Of what.
         what: &'static str,
         /// How much there is.
         found: usize,
@@ -79,19 +76,13 @@ pub enum WireError {
     },
     /// A number that means nothing in a frame of this kind.
     #[error("the {what} in a frame of kind {kind} may not be zero")]
-    Zero {
-        /// The frame's kind.
-        kind: u16,
-        /// Which number.
-        what: &'static str,
-    },
+    Zero { kind: u16, what: &'static str },
     /// The body does not decode.
     #[error("the body of a frame of kind {0} does not decode")]
     Body(u16),
     /// The frame's body goes on after its end.
     #[error("{bytes} bytes follow the body of a frame of kind {kind}")]
     Trailing {
-        /// The frame's kind.
         kind: u16,
         /// How many bytes follow.
         bytes: usize,

@@ -51,7 +51,6 @@ pub enum DirectoryError {
         line: usize,
         /// In which line it stood first.
         first: usize,
-        /// The name.
         name: String,
     },
     /// There is no address behind the name, or something behind the addresses.

@@ -47,19 +47,13 @@ pub enum GreetingError {
     /// The other side refused, in its own words.
     #[error("refused by the other engine: {text} ({})", code.advice())]
     Refused {
-        /// Why.
         code: RefusalCode,
         /// Why, in its words.
         text: String,
     },
     /// This side refuses; the code and words are sent to the other.
     #[error("{text} ({})", code.advice())]
-    Refuse {
-        /// Why.
-        code: RefusalCode,
-        /// Why, in words.
-        text: String,
-    },
+    Refuse { code: RefusalCode, text: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -41,7 +41,6 @@ pub enum Unbalanced {
     /// More was given back than is taken.
     #[error("{given} credits of stock {stock} were given back and {held} are taken: something was given back twice")]
     GivenTwice {
-        /// Which stock.
         stock: usize,
         /// How many were given back.
         given: u64,
@@ -51,7 +50,6 @@ pub enum Unbalanced {
     /// A stock and the account of it differ.
     #[error("stock {stock} has {outstanding} credits out and the account says {held}")]
     Differs {
-        /// Which stock.
         stock: usize,
         /// How many the stock misses.
         outstanding: u64,

@@ -25,7 +25,6 @@ impl fmt::Display for Named {
 pub enum NotHere {
     /// The loader does not find it, or not what it needs itself.
     Library {
-        /// The library.
         library: Named,
         /// What the loader said.
         said: String,

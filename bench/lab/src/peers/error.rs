@@ -11,10 +11,7 @@ use thiserror::Error;
 pub enum PeerError {
     /// It was never installed, or was removed.
     #[error("{peer} is not installed: penstock-lab peers install --only {peer}")]
-    NotInstalled {
-        /// Which.
-        peer: &'static str,
-    },
+    NotInstalled { peer: &'static str },
     /// Our own wheel was not built.
     #[error("there is no wheel in {folder}: make wheel")]
     NoWheel {
@@ -27,91 +24,53 @@ pub enum PeerError {
     /// There is no such peer.
     #[error("{name} is no peer that is known here: choose among {known}")]
     Unknown {
-        /// What was named.
         name: String,
         /// What may be named.
         known: String,
     },
     /// A program that is needed is not on this machine.
     #[error("{peer} cannot be installed, as this machine has no {program}: {mend}")]
-    NoProgram {
-        /// Which peer.
-        peer: &'static str,
-        /// Which program.
-        program: String,
-        /// What to do.
-        mend: &'static str,
-    },
+    NoProgram { peer: &'static str, program: String, mend: &'static str },
     /// The pinned version cannot be had.
     #[error("{peer} cannot be had as {wanted}: {mend} ({words})")]
     NotOffered {
-        /// Which peer.
         peer: &'static str,
         /// What was asked for.
         wanted: String,
-        /// What to do.
         mend: &'static str,
         /// The last words of the program that looked.
         words: String,
     },
     /// A program failed.
     #[error("{program} failed ({status}): {words}")]
-    Failed {
-        /// The program.
-        program: String,
-        /// How it ended.
-        status: String,
-        /// Its last words.
-        words: String,
-    },
+    Failed { program: String, status: String, words: String },
     /// A program did not end in time, and was ended.
     #[error("{program} had not ended after {waited:?} and was ended: is the machine overloaded, or the network gone?")]
     TooLong {
-        /// The program.
         program: String,
         /// How long it had.
         waited: Duration,
     },
     /// It is unpacked but does not start.
     #[error("{peer} is unpacked but does not start: {words}")]
-    DoesNotStart {
-        /// Which.
-        peer: &'static str,
-        /// What it said.
-        words: String,
-    },
+    DoesNotStart { peer: &'static str, words: String },
     /// What is written about an installed peer cannot be understood.
     #[error("the record at {path} cannot be read ({source}): install the peer again")]
-    Record {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
+    Record { path: PathBuf, source: serde_json::Error },
     /// A file or folder could not be made, read or removed.
     #[error("cannot {doing} {path}: {source}")]
-    File {
-        /// What was tried.
-        doing: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    File { doing: &'static str, path: PathBuf, source: std::io::Error },
     /// A program printed something that is not what it prints.
     #[error("{program} printed no {wanted}: {words}")]
     Unreadable {
-        /// The program.
         program: &'static str,
         /// What was looked for.
         wanted: &'static str,
-        /// What it printed.
         words: String,
     },
     /// A server ended well, and had never listened.
     #[error("{program} has ended without listening at port {port}")]
     Deaf {
-        /// The program.
         program: String,
         /// Where it was to listen.
         port: u16,
@@ -119,29 +78,24 @@ pub enum PeerError {
     /// A driver answered that it could not.
     #[error("{peer} could not {doing}: {words}")]
     Refused {
-        /// Which peer.
         peer: &'static str,
         /// What it was asked.
         doing: String,
-        /// Its words.
         words: String,
     },
     /// A driver did not answer, or has ended.
     #[error("{peer} did not {doing} within {waited:?}: {words}")]
     Silent {
-        /// Which peer.
         peer: &'static str,
         /// What it was asked.
         doing: String,
         /// How long it had.
         waited: Duration,
-        /// Its last words.
         words: String,
     },
     /// What it moved is not what was sent.
     #[error("{peer} moved wrong bytes: {mismatch}")]
     Corrupt {
-        /// Which peer.
         peer: &'static str,
         /// The first wrong word.
         mismatch: crate::pattern::Mismatch,

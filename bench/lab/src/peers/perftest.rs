@@ -38,12 +38,7 @@ pub struct Devices {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
     /// So many writes of so many bytes.
-    WriteBandwidth {
-        /// Bytes of each.
-        bytes: u64,
-        /// How many.
-        count: u64,
-    },
+    WriteBandwidth { bytes: u64, count: u64 },
     /// So many round trips of writes of 8 bytes, which both sides poll their memory for.
     WriteLatency {
         /// How many.

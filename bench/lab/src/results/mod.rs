@@ -64,23 +64,13 @@ pub enum ResultError {
     Form(#[from] serde_json::Error),
     /// Something in it cannot be.
     #[error("{place} of the result cannot be: {why}")]
-    Content {
-        /// Where.
-        place: String,
-        /// Why not.
-        why: &'static str,
-    },
+    Content { place: String, why: &'static str },
     /// There is no folder to keep it in.
     #[error("there is no folder {0}: run this where the repository begins, or name a folder with --save FOLDER")]
     NoFolder(PathBuf),
     /// It could not be written.
     #[error("cannot write {path}: {source}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// The load average of the last minute; 0 where the kernel does not tell.

@@ -20,7 +20,6 @@ const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
 pub enum ServiceError {
     /// It was not answered in time.
     Silent {
-        /// Who was asked.
         peer: String,
         /// How long it had.
         within: Duration,

@@ -103,10 +103,7 @@ pub enum Request {
         from_byte: u64,
     },
     /// Take a pool back.
-    Drop {
-        /// The pool's label.
-        pool: String,
-    },
+    Drop { pool: String },
     /// How much CPU time the process has used.
     Cpu,
     /// What part of the server's CPU time is this peer's: the first one begins, more of them say how far it has come, so that

@@ -34,7 +34,6 @@ pub struct Limits {
 pub enum Event {
     /// A peer has come.
     Came {
-        /// Its name.
         peer: EngineName,
         /// How its bytes travel.
         transport: &'static str,

@@ -93,7 +93,6 @@ pub enum Miss {
     /// The child's tokens are others.
     #[error("block {block} of group {group} has another hash than the child's: its tokens are others")]
     HashDiffers {
-        /// In which group.
         group: u32,
         /// Which block of it, from 0.
         block: u32,
@@ -103,7 +102,6 @@ pub enum Miss {
         "the parent is to be compared, and block {block} of group {group} has no hash on one of both sides: give all, or none"
     )]
     HashMissing {
-        /// In which group.
         group: u32,
         /// Which block of it, from 0.
         block: u32,

@@ -150,7 +150,6 @@ pub enum PinError {
     NoDataOf {
         /// The group, by its place in `Parent::groups`.
         group: usize,
-        /// What is said.
         computed: u64,
         /// What there is room for.
         room: u64,
@@ -160,9 +159,7 @@ pub enum PinError {
     Hashes {
         /// The group, by its place in `Parent::groups`.
         group: usize,
-        /// How many hashes.
         hashes: usize,
-        /// How many blocks.
         blocks: usize,
     },
     /// A block that no handle holds.
@@ -182,7 +179,6 @@ pub enum PinError {
     SeveralPools {
         /// The group, by its place in `Parent::groups`.
         group: usize,
-        /// Its first block.
         block: u32,
     },
     /// A block that is not the parent's.
@@ -204,7 +200,6 @@ pub enum PinError {
     OtherParent {
         /// The request that ends.
         request: RequestId,
-        /// What was named.
         parent: RequestId,
     },
     /// A block that something is being written to.

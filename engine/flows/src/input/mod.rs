@@ -87,12 +87,7 @@ pub struct Receive {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SinkWish {
     /// Say this to a rank of the source.
-    Say {
-        /// Which.
-        source: u16,
-        /// What.
-        said: ControlMessage,
-    },
+    Say { source: u16, said: ControlMessage },
     /// Let this go; it is wished once for each.
     Free {
         /// What.
@@ -112,12 +107,7 @@ pub enum SinkWish {
 pub enum InputEvent {
     /// A layer of a leg is there. It can be read. Where the transfer may be resumed, its bytes may be written once more, the same ones, until the
     /// whole leg is there: nothing is to be written into its blocks before that.
-    Layer {
-        /// The leg.
-        leg: u32,
-        /// The layer.
-        layer: u32,
-    },
+    Layer { leg: u32, layer: u32 },
     /// A leg is there, and more are needed.
     Leg {
         /// The leg.

@@ -13,12 +13,7 @@ use crate::held::BlockHeld;
 pub enum LifecycleError {
     /// The id is in use.
     #[error("request `{request}` lives already, as generation {generation}: report its end before it is opened again")]
-    StillLives {
-        /// Which.
-        request: RequestId,
-        /// In which life.
-        generation: u64,
-    },
+    StillLives { request: RequestId, generation: u64 },
     /// There are enough requests.
     #[error("{most} requests live, which are all there may be: report the end of some")]
     Full {
@@ -37,98 +32,45 @@ pub enum LifecycleError {
     #[error(
         "request `{request}` has had no life {generation}: open it, and report under the generation that this gives"
     )]
-    NoSuchLife {
-        /// Which.
-        request: RequestId,
-        /// Which life.
-        generation: u64,
-    },
+    NoSuchLife { request: RequestId, generation: u64 },
     /// It has ended.
     #[error("life {generation} of request `{request}` is over: open it again for another one")]
-    LifeOver {
-        /// Which.
-        request: RequestId,
-        /// Which life.
-        generation: u64,
-    },
+    LifeOver { request: RequestId, generation: u64 },
     /// There was no such sequence.
     #[error(
         "request `{request}` has had no sequence {sequence}, only ones below {next}: report where it was forked first"
     )]
-    NoSuchSequence {
-        /// Of which request.
-        request: RequestId,
-        /// Which.
-        sequence: u32,
-        /// The next number.
-        next: u32,
-    },
+    NoSuchSequence { request: RequestId, sequence: u32, next: u32 },
     /// A sequence of this number has ended, or could have.
     #[error("sequence {sequence} of request `{request}` may have ended before: number a fork {next} or higher")]
-    SequenceOver {
-        /// Of which request.
-        request: RequestId,
-        /// Which.
-        sequence: u32,
-        /// The next number.
-        next: u32,
-    },
+    SequenceOver { request: RequestId, sequence: u32, next: u32 },
     /// This cannot happen in its state.
     #[error(
         "request `{request}` (generation {generation}) is {state:?}, where {event:?} cannot happen: report what came between"
     )]
-    Impossible {
-        /// Which.
-        request: RequestId,
-        /// In which life.
-        generation: u64,
-        /// Its state.
-        state: Request,
-        /// What was reported.
-        event: RequestEvent,
-    },
+    Impossible { request: RequestId, generation: u64, state: Request, event: RequestEvent },
     /// There is no such block.
     #[error("there is no block {} of the device, which has {blocks}", block.index)]
     NoSuchBlock {
-        /// Which.
         block: BlockRef,
         /// How many there are.
         blocks: u32,
     },
     /// A block is named twice.
     #[error("block {} of the device is named twice in one report", block.index)]
-    BlockTwice {
-        /// Which.
-        block: BlockRef,
-    },
+    BlockTwice { block: BlockRef },
     /// A block was given to somebody else since.
     #[error("use {} of block {} is over, it is in use {newest} now: look the block up again", block.generation, block.index)]
-    BlockStale {
-        /// Which.
-        block: BlockRef,
-        /// Its newest use.
-        newest: u32,
-    },
+    BlockStale { block: BlockRef, newest: u32 },
     /// A block was given away before its holders were removed.
     #[error("block {} is still held by {holders} requests: report their end, or their swap, before it is given out again", block.index)]
-    BlockHeld {
-        /// Which.
-        block: BlockRef,
-        /// By how many.
-        holders: u32,
-    },
+    BlockHeld { block: BlockRef, holders: u32 },
     /// A block is not the request's.
     #[error("use {} of block {} is not the request's: report its blocks first", block.generation, block.index)]
-    BlockNotHeld {
-        /// Which.
-        block: BlockRef,
-    },
+    BlockNotHeld { block: BlockRef },
     /// A swap may still be at a block.
     #[error("a swap may still be at block {} of the device: use it again once that swap is over", block.index)]
-    BlockUnderSwap {
-        /// Which.
-        block: BlockRef,
-    },
+    BlockUnderSwap { block: BlockRef },
     /// What is swapped is not what the request has.
     #[error(
         "{asked} of the {has} blocks of request `{request}` were given, and a swap takes all of them or none, in either direction: give one handle of them all, as `Blocks::chain` makes it of several, or report that the request has dropped its blocks"
@@ -153,10 +95,7 @@ pub enum LifecycleError {
     },
     /// A block of the host is named twice.
     #[error("block {block} of the host is named twice in one swap")]
-    HostBlockTwice {
-        /// Which.
-        block: u32,
-    },
+    HostBlockTwice { block: u32 },
     /// There are enough swaps.
     #[error(
         "{most} swaps are under way or their news were not fetched, which is all there may be: fetch the news, or wait"
@@ -170,10 +109,7 @@ pub enum LifecycleError {
     NothingToSwap,
     /// There is too much in it.
     #[error("a swap of {asked} blocks is more than the {} that one may have: swap in parts", BLOCKS_MAX)]
-    SwapTooLarge {
-        /// How many blocks.
-        asked: usize,
-    },
+    SwapTooLarge { asked: usize },
     /// A transfer by name, or another swap, has a block of the host's.
     #[error(transparent)]
     Held(#[from] Box<BlockHeld>),
@@ -197,8 +133,5 @@ pub enum LifecycleError {
     NoSuchSwap,
     /// Its bytes are not there.
     #[error("the swap is {state:?} and cannot be committed: commit it once its news say that it has moved")]
-    NotMoved {
-        /// Its state.
-        state: Swap,
-    },
+    NotMoved { state: Swap },
 }

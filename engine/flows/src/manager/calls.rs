@@ -118,31 +118,20 @@ pub enum CallError {
          began with `Peer::wait_layout`"
     )]
     NoSuchLayout {
-        /// Which rank.
         rank: u16,
-        /// The layout.
         label: String,
         /// The labels of those that it has told of.
         known: String,
     },
     /// The session with a source is over.
     #[error("rank {rank} of the source {}", Silence::Gone)]
-    PeerLost {
-        /// Which.
-        rank: u16,
-    },
+    PeerLost { rank: u16 },
     /// The session with a source is not complete.
     #[error("rank {rank} of the source {}", Silence::NotYet)]
-    NotYet {
-        /// Which.
-        rank: u16,
-    },
+    NotYet { rank: u16 },
     /// A source does not speak of transfers by name.
     #[error("rank {rank} of the source {}", Silence::NotSpoken)]
-    NotSpoken {
-        /// Which.
-        rank: u16,
-    },
+    NotSpoken { rank: u16 },
     /// What is read is not resumed.
     #[error("what is lent is read again from its beginning when a session breaks: only what is sent can be resumed")]
     NotSent,
@@ -166,12 +155,7 @@ pub enum CallError {
     NoGate,
     /// There is as much of something as there may be.
     #[error("there are {most} {what} already, which is the most; wait until some are gone")]
-    Full {
-        /// Of what.
-        what: &'static str,
-        /// The most.
-        most: usize,
-    },
+    Full { what: &'static str, most: usize },
 }
 
 impl CallError {

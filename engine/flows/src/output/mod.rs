@@ -88,12 +88,7 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceWish {
     /// Say this to a rank of the sink.
-    Say {
-        /// Which.
-        sink: u16,
-        /// What.
-        said: ControlMessage,
-    },
+    Say { sink: u16, said: ControlMessage },
     /// Stop a part that is under way; its end still comes.
     Stop {
         /// To which rank it goes.

@@ -61,13 +61,11 @@ pub enum RelayError {
     Destination {
         /// How many there are.
         bytes: u64,
-        /// How many fit.
         room: u64,
     },
     /// A schema or header is too long.
     #[error("a {what} has at most {SCHEMA_BYTES_MAX} bytes and this has {bytes}: put it among the items")]
     TooLong {
-        /// Which of both.
         what: &'static str,
         /// How many bytes it has.
         bytes: usize,
@@ -75,7 +73,6 @@ pub enum RelayError {
     /// A bound is reached.
     #[error("there are {most} {what} at once, which is all there may be: let some end")]
     Full {
-        /// Of what.
         what: &'static str,
         /// How many there may be.
         most: usize,
@@ -83,7 +80,6 @@ pub enum RelayError {
     /// The request has ended here.
     #[error("request {request} has ended here: {cause}; a retry has a name of its own")]
     Ended {
-        /// Which.
         request: RequestId,
         /// How it has ended.
         cause: FlowCause,

@@ -131,23 +131,13 @@ pub enum PayloadError {
     Items(usize),
     /// A path is too long.
     #[error("the path of item {item} has {bytes} bytes and at most {PATH_BYTES_MAX} are allowed: shorten it")]
-    Path {
-        /// Which item.
-        item: usize,
-        /// How long.
-        bytes: usize,
-    },
+    Path { item: usize, bytes: usize },
     /// Two items are called the same.
     #[error("two items are called {0:?}: a path names one item")]
     Twice(String),
     /// Too many dimensions.
     #[error("item {item} has {dimensions} dimensions and at most {DIMENSIONS_MAX} are allowed: flatten it")]
-    Dimensions {
-        /// Which item.
-        item: usize,
-        /// How many.
-        dimensions: usize,
-    },
+    Dimensions { item: usize, dimensions: usize },
     /// Its bytes cannot be counted.
     #[error("item {0} and those before it are larger than any memory: look at its shape")]
     TooLarge(usize),
@@ -163,7 +153,6 @@ pub enum PayloadError {
     /// There is no such type.
     #[error("item {item} is of type {number}, which is not known here: upgrade the older of both engines")]
     Dtype {
-        /// Which item.
         item: usize,
         /// The number of the type.
         number: u8,
@@ -171,7 +160,6 @@ pub enum PayloadError {
     /// An item is not where it has to be.
     #[error("item {item} is said to be {said} and has to be {found}: the schema was changed or miscounted")]
     Place {
-        /// Which item.
         item: usize,
         /// Its offset and bytes as written.
         said: Stretch,
@@ -184,11 +172,9 @@ pub enum PayloadError {
     /// An item has more or fewer bytes than its shape says.
     #[error("item {item} has {found} bytes and its shape says {needed}: give exactly as many")]
     Bytes {
-        /// Which item.
         item: usize,
         /// What its shape says.
         needed: u64,
-        /// What was given.
         found: u64,
     },
     /// Fewer bytes came than the items have.
@@ -196,7 +182,6 @@ pub enum PayloadError {
         "the schema's items have {needed} bytes and {found} came: what was put was not packed as its schema says, or went into extents"
     )]
     Short {
-        /// How many came.
         found: u64,
         /// How many the items have.
         needed: u64,

@@ -52,23 +52,13 @@ pub enum EarlyDrop {
         "this peer has {held} messages here for transfers that nobody has begun, and room for {free} is left; \
         begin them on both sides at once, or raise `control.early_messages`"
     )]
-    Messages {
-        /// Of this peer.
-        held: usize,
-        /// For all peers.
-        free: usize,
-    },
+    Messages { held: usize, free: usize },
     /// They are too long.
     #[error(
         "this peer has {held} bytes here for transfers that nobody has begun, and room for {free} is left; \
         begin them on both sides at once, or raise `control.early_bytes`"
     )]
-    Bytes {
-        /// Of this peer.
-        held: usize,
-        /// For all peers.
-        free: usize,
-    },
+    Bytes { held: usize, free: usize },
 }
 
 impl EarlyBody {

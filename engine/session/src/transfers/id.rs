@@ -69,7 +69,6 @@ pub enum IdError {
     Letter {
         /// Which letter, counted from 1.
         at: usize,
-        /// What it is.
         found: char,
     },
     /// It is spelled with large letters.

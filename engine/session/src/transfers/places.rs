@@ -105,47 +105,27 @@ pub enum PlaceError {
     /// There is no such rank.
     #[error("there is no rank {rank} among the {ranks} that this transfer was made for, counted from 0")]
     NoSuchRank {
-        /// The rank.
         rank: u16,
         /// How many there are.
         ranks: u16,
     },
     /// It is a rank that needs nothing from this source.
     #[error("this source has nothing for rank {rank} of the sink: other ranks of the source send what it needs")]
-    NothingFor {
-        /// The rank.
-        rank: u16,
-    },
+    NothingFor { rank: u16 },
     /// Both sides have another number of ranks in mind.
     #[error("the source was made for {here} ranks and the sink says that it has {there}: give both the same number")]
-    Disagrees {
-        /// Here.
-        here: u16,
-        /// There.
-        there: u16,
-    },
+    Disagrees { here: u16, there: u16 },
     /// Another peer has it.
     #[error(
         "rank {rank} was claimed by peer {} of epoch {} before; give each reader a rank of its own", by.peer_index, by.epoch
     )]
-    Claimed {
-        /// The rank.
-        rank: u16,
-        /// Whose it is.
-        by: PeerKey,
-    },
+    Claimed { rank: u16, by: PeerKey },
     /// Its session broke, and this is no word of going on.
     #[error("the session of rank {rank} broke: it goes on by grants that say so, and by no others")]
-    Lost {
-        /// The rank.
-        rank: u16,
-    },
+    Lost { rank: u16 },
     /// Whoever says it has not claimed that rank.
     #[error("rank {rank} is not of the peer that speaks for it: it has to claim the rank by a grant first")]
-    NotYours {
-        /// The rank.
-        rank: u16,
-    },
+    NotYours { rank: u16 },
 }
 
 /// The ranks that read from one source, and what is kept of each.

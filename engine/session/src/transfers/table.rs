@@ -62,23 +62,13 @@ pub enum AdmitError {
         "{transfer} is in use here by request {by:?}; a retry and a further sample need a name of their own, \
         which `TransferId::mint` makes"
     )]
-    Taken {
-        /// The name.
-        transfer: TransferId,
-        /// Whose it is.
-        by: RequestId,
-    },
+    Taken { transfer: TransferId, by: RequestId },
     /// The request has a transfer on this side.
     #[error(
         "request {request:?} has {by} here, which has not ended; end that first, or give this attempt a request id \
         of its own"
     )]
-    RequestTaken {
-        /// The request.
-        request: RequestId,
-        /// Its transfer.
-        by: TransferId,
-    },
+    RequestTaken { request: RequestId, by: TransferId },
     /// There are too many.
     #[error(
         "there are {most} transfers here, which is the most; wait until some end, or raise `control.transfers_max`"
@@ -92,21 +82,13 @@ pub enum AdmitError {
         "{transfer} has ended {} ms ago; a retry needs a name of its own, which `TransferId::mint` makes",
         ago.as_millis()
     )]
-    Ended {
-        /// The name.
-        transfer: TransferId,
-        /// How long ago.
-        ago: Duration,
-    },
+    Ended { transfer: TransferId, ago: Duration },
     /// One of this name has ended, and something of it is still kept: words for it would not reach this one.
     #[error(
         "{transfer} has ended here, and its handle or blocks of it are still kept; a retry needs a name of its own, \
         which `TransferId::mint` makes"
     )]
-    Kept {
-        /// The name.
-        transfer: TransferId,
-    },
+    Kept { transfer: TransferId },
 }
 
 /// How a transfer ended.

@@ -111,10 +111,7 @@ pub struct SwapKey(pub(super) u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapNews {
     /// Its bytes are there: commit it, or roll it back.
-    Moved {
-        /// Which.
-        key: SwapKey,
-    },
+    Moved { key: SwapKey },
     /// Bytes could not be moved: it is rolled back, and the request is where it was before.
     Failed {
         /// Which.

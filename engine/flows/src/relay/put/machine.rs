@@ -54,10 +54,7 @@ pub struct PutKey(pub(crate) u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PutSource {
     /// The application writes them into berths, part by part, as it is told.
-    Berths {
-        /// How many.
-        bytes: u64,
-    },
+    Berths { bytes: u64 },
     /// They are in the application's own registered memory.
     Extents {
         /// Where.
