@@ -89,6 +89,6 @@ impl Transport for ShmTransport {
                 path,
             })
         };
-        Ok(Offering { blob: offer::blob(ours), fds: fds, join: Box::new(join) })
+        Ok(Offering { blob: offer::blob(ours), fds, join: Box::new(join) })
     }
 }

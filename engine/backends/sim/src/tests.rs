@@ -186,7 +186,7 @@ impl Side {
             spans: &spans,
             hint: Hint::Cached,
             expected: Revisions::default(),
-            completion_id: completion_id,
+            completion_id,
             transfer: completion_id,
             transfer_bytes: len,
         };

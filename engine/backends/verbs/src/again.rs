@@ -194,7 +194,7 @@ impl Channel {
         let (completion_id, transfer) = (self.ops[id].completion_id, self.ops[id].transfer);
         self.ops.give_back(id);
         if let Some(failure) = failure {
-            self.over.push(Over { completion_id: completion_id, transfer, result: Err(failure) });
+            self.over.push(Over { completion_id, transfer, result: Err(failure) });
         }
         let failure = failure.unwrap_or(Cause::Cancelled.into());
         while let Some(tell) = self.ops.told_of(transfer) {
@@ -228,7 +228,7 @@ impl Channel {
             self.lots.push(Lot { items: [forget].into(), revision: 0, over: None });
         }
         if let Some(failure) = failure {
-            self.over.push(Over { completion_id: completion_id, transfer, result: Err(failure) });
+            self.over.push(Over { completion_id, transfer, result: Err(failure) });
         }
         if !is_open {
             self.ops.give_back(id);

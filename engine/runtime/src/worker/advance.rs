@@ -365,7 +365,7 @@ fn send_notify(
     let request = NotifyRequest {
         transfer: transfer_of(command.key),
         transfer_bytes: whole,
-        completion_id: completion_id,
+        completion_id,
         counter: notify.counter,
         note,
     };

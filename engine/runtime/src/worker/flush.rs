@@ -80,7 +80,7 @@ impl<E: Env> Worker<E> {
         }
         let completion_id = self.in_flight.next_completion_id();
         let lane = self.lanes.get_mut(peer_index as usize).and_then(Option::as_mut).map(|entry| &mut entry.lane);
-        let request = FlushRequest { transfer: transfer_of(key), transfer_bytes: whole, completion_id: completion_id };
+        let request = FlushRequest { transfer: transfer_of(key), transfer_bytes: whole, completion_id };
         match lane.map(|lane| lane.flush_remote(&request)) {
             Some(Err(PostError::Full)) => {
                 self.blocked.push(peer_index);

@@ -85,7 +85,7 @@ impl MailboxView {
         let counters = range.slice(layout.counters, CounterTable::bytes_for(COUNTERS_MAX));
         let counters = counters.and_then(|range| CounterTable::mapped(&range, COUNTERS_MAX).ok());
         let counters = counters.ok_or(JoinError::Malformed("its mailbox holds no counters"))?;
-        Ok(Self { range: range, workers, counters })
+        Ok(Self { range, workers, counters })
     }
 
     /// The ringer's side of a bell.

@@ -100,7 +100,7 @@ impl OwnerState {
         let deregistered = Publisher::mapped(&range, 0).expect("the segment has a first word");
         let view = OwnerStateView::over(range.clone(), workers).expect("this is our own, whole state");
         let gate = Mutex::new(Gate { writer, history: VecDeque::new() });
-        Ok(Self { segment, range: range, workers, gate, last_region_end: deregistered, view })
+        Ok(Self { segment, range, workers, gate, last_region_end: deregistered, view })
     }
 
     /// The segment, to be passed to peers.

@@ -87,7 +87,7 @@ impl Side {
             spans,
             hint: Hint::Cached,
             expected: self.expected,
-            completion_id: completion_id,
+            completion_id,
             transfer,
             transfer_bytes: 0,
         };
@@ -96,13 +96,7 @@ impl Side {
 
     fn tell(&mut self, transfer: u64, completion_id: u64, id: u128, payload: &[u8]) -> Result<NotifyPosted, PostError> {
         let note = Some(Note { id: penstock_core::NoteId(id), payload });
-        self.lane().notify(&NotifyRequest {
-            transfer,
-            transfer_bytes: 0,
-            completion_id: completion_id,
-            counter: None,
-            note,
-        })
+        self.lane().notify(&NotifyRequest { transfer, transfer_bytes: 0, completion_id, counter: None, note })
     }
 
     fn lane(&mut self) -> &mut Box<dyn Lane> {

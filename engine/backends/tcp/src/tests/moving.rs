@@ -122,13 +122,7 @@ fn a_counter_goes_up_once_and_one_that_is_gone_is_said_to_be() {
     let generation = sides[1].segments.mailbox.view().counter(7).unwrap().generation();
     for (completion_id, generation, expected) in [(1, generation, Ok(1)), (2, generation + 1, Ok(0))] {
         let counter = Some(CounterRef { index: 7, generation });
-        let arrival = NotifyRequest {
-            transfer: completion_id,
-            transfer_bytes: 0,
-            completion_id: completion_id,
-            counter,
-            note: None,
-        };
+        let arrival = NotifyRequest { transfer: completion_id, transfer_bytes: 0, completion_id, counter, note: None };
         assert_eq!(sides[0].lane().notify(&arrival), Ok(NotifyPosted::Accepted));
         until(&mut sides, "it is told", |sides| sides[0].result(completion_id).is_some());
         assert_eq!(sides[0].result(completion_id), Some(expected));

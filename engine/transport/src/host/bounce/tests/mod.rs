@@ -121,7 +121,7 @@ impl Two {
             spans,
             hint: Hint::Cached,
             expected: self.revisions(),
-            completion_id: completion_id,
+            completion_id,
             transfer: 0,
             transfer_bytes: 0,
         })
