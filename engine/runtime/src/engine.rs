@@ -157,7 +157,7 @@ impl<E: Env> Engine<E> {
             reactor.watch_bell(bell.as_fd())?;
         }
         for driver in workers.iter().flat_map(|worker| &worker.drivers) {
-            reactor.watch_driver(driver.descriptor())?;
+            reactor.watch_driver(driver.fd())?;
         }
         let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let control = Control::new(shared, reactor, listeners)?;

@@ -89,7 +89,7 @@ impl TransferManagerShell {
 
     /// Whether a note of this number is a landing for this engine.
     #[inline]
-    pub(crate) fn is_internal(&self, id: NoteId) -> bool {
+    pub(crate) fn is_manager_note(&self, id: NoteId) -> bool {
         has_tag(id, self.tag)
     }
 
@@ -232,7 +232,7 @@ pub(crate) fn key_of(peer: &PeerState) -> PeerKey {
 impl<E: Env> Shared<E> {
     /// A note has come that is a landing.
     #[cold]
-    pub(crate) fn landed(&self, peer: &Arc<PeerState>, payload: &[u8]) {
+    pub(crate) fn on_manager_note(&self, peer: &Arc<PeerState>, payload: &[u8]) {
         if planted::is(Bug::LostNotification) && self.env.now().as_ns().is_multiple_of(7) {
             return;
         }

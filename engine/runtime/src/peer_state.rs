@@ -485,7 +485,7 @@ impl PeerState {
             _ => return Err(gone()),
         }
         let is_untouched = || self.peer_view.is_untouched_since(entry.news.id, book.revision);
-        if self.peer_view.last_region_end() <= book.revision || is_untouched() {
+        if self.peer_view.last_region_change() <= book.revision || is_untouched() {
             return Ok(());
         }
         // Something of it was withdrawn that the announcements do not reflect yet: is it all of it?

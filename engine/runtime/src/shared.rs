@@ -134,7 +134,7 @@ pub(crate) enum ControlCall {
     /// Say goodbye to one peer.
     Disconnect { peer: Arc<PeerState>, left: Arc<Latch> },
     /// A worker has left a peer, or settled with it.
-    LatchOpened,
+    LatchArrived,
     /// A watched transfer has ended. Its watcher holds it.
     Ended(Key),
     /// The peer tells the control layer that bytes are here.
@@ -550,7 +550,7 @@ impl<E: Env> Shared<E> {
     }
 
     /// A transfer has ended: whoever sleeps on the event fd hears of it, and the control loop if it watches it.
-    pub(crate) fn completed_one(&self, key: Key, is_watched: bool) {
+    pub(crate) fn count_completion(&self, key: Key, is_watched: bool) {
         if is_watched {
             self.control.call(ControlCall::Ended(key));
         }

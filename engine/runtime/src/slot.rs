@@ -155,7 +155,7 @@ impl Slot {
     }
 
     /// One holder more; the caller holds it already.
-    pub(crate) fn retain(&self) {
+    pub(crate) fn add_reference(&self) {
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -212,7 +212,7 @@ impl Slot {
     }
 
     /// A batch was cancelled that the peer may still execute: its claim becomes a remote one.
-    pub(crate) fn mark_remote_pending(&self) {
+    pub(crate) fn claim_remote_pending(&self) {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the word.
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
@@ -231,7 +231,7 @@ impl Slot {
     }
 
     /// The transfer no longer waits for a cancelled batch, whatever the peer does. Returns whether the caller finishes it.
-    pub(crate) fn detach_remote(&self, units: u64) -> bool {
+    pub(crate) fn release_claim_remote_pending(&self, units: u64) -> bool {
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
@@ -241,7 +241,7 @@ impl Slot {
     }
 
     /// Whether the end was asked for although the peer may still be at something.
-    pub(crate) fn is_forced(&self) -> bool {
+    pub(crate) fn is_cancel_forced(&self) -> bool {
         self.forced.load(Ordering::Acquire) // SYNC forced: pairs with force()
     }
 
@@ -252,7 +252,7 @@ impl Slot {
 
     /// The transfer no longer waits for a batch that may still touch this engine's memory and the peer's. Returns whether
     /// the caller finishes it.
-    pub(crate) fn detach_pending(&self, units: u64) -> bool {
+    pub(crate) fn release_claim_local_pending(&self, units: u64) -> bool {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the claim.
         self.local_pending.fetch_add(1, Ordering::Relaxed); // As above.
         self.release_in_flight(IN_FLIGHT, units)
@@ -449,7 +449,7 @@ mod tests {
         slot.add_in_flight();
         assert!(!slot.release_claim(0, 1), "two batches are under way");
         assert!(!slot.stop(Stage::Move, Cause::Cancelled), "they are in hands");
-        slot.mark_remote_pending();
+        slot.claim_remote_pending();
         assert!(slot.is_busy_here(), "the other one is not given up");
         assert!(!slot.release_claim(64, 1));
         assert!(!slot.is_busy_here() && slot.is_remote_pending(), "only the peer may be at it");
@@ -464,11 +464,11 @@ mod tests {
         assert_eq!(slot.claim(1, 1), ClaimResult::Units(0, 1));
         slot.add_in_flight();
         assert!(!slot.release_claim(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
-        slot.mark_remote_pending();
-        assert!(!slot.is_forced());
+        slot.claim_remote_pending();
+        assert!(!slot.is_cancel_forced());
         slot.force();
-        assert!(slot.is_forced());
-        assert!(slot.detach_remote(1), "nobody has anything in hand any more");
+        assert!(slot.is_cancel_forced());
+        assert!(slot.release_claim_remote_pending(1), "nobody has anything in hand any more");
         assert!(slot.is_remote_pending() && !slot.is_busy_here());
         slot.end_remote_pending();
         assert!(!slot.is_remote_pending());

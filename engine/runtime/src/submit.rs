@@ -106,7 +106,7 @@ impl<E: Env> Shared<E> {
                 notified: Notified::No,
             });
             self.workers[0].statistics.transfers_failed.add_shared(1);
-            self.completed_one(key, slot.is_watched());
+            self.count_completion(key, slot.is_watched());
             return true;
         }
         // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.

@@ -237,7 +237,7 @@ impl<E: Env> Pending<E> {
 
     /// Another handle, which holds the slot as long as it lives.
     fn held(&self) -> Self {
-        self.slot().retain();
+        self.slot().add_reference();
         Self { engine: Arc::clone(&self.engine), peer: Arc::clone(&self.peer), key: self.key, timeout: self.timeout }
     }
 }

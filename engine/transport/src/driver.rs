@@ -16,5 +16,5 @@ pub trait Driver: Send {
     fn prepare_to_sleep(&mut self) -> bool;
 
     /// Becomes readable when [`Driver::turn`] would find something. It is polled, never read.
-    fn descriptor(&self) -> BorrowedFd<'_>;
+    fn fd(&self) -> BorrowedFd<'_>;
 }

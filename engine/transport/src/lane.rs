@@ -48,8 +48,8 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// How many of its first spans carry at most so many bytes together, and their bytes. Units are cut so that
-    /// at least one does.
+    /// The longest prefix of its spans with at most `most` bytes and [`SPANS_PER_POST`] spans: how many spans, and their
+    /// bytes. No span of a unit is longer than `most`, so it is at least one.
     pub fn fitting(&self, most: u64) -> (usize, u64) {
         let mut bytes = 0;
         for (index, span) in self.spans.iter().enumerate().take(SPANS_PER_POST) {
@@ -235,7 +235,8 @@ pub trait Lane: Send {
         Ok(())
     }
 
-    /// Gives a handle to the peer without a copy. Refused with [`Cause::NoPath`] where [`crate::Caps::hand_over`] is false.
+    /// Gives a handle to the peer without a copy. Where [`crate::Caps::hand_over`] is false this is
+    /// [`PostError::Fault`] with [`Cause::NoPath`].
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;
 
     /// Cancels an accepted operation as far as this side can; the answer says what it may still touch.

@@ -7,7 +7,7 @@
 //! Read in this order:
 //!
 //! - [`caps`]: what a transport can do and what it promises
-//! - [`lane`]: one worker's way to one peer: posting, announcing, polling
+//! - [`lane`]: one worker's way to one peer: posting, notifying, polling
 //! - [`driver`]: what one worker does for all its lanes at once
 //! - [`remote`]: a peer's memory, as this process reaches it
 //! - [`peer_view`]: what this engine can see of a peer's withdrawals and workers

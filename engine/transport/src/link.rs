@@ -1,7 +1,7 @@
 //! Finding a peer, exchanging offers, joining, and registering regions.
 //!
-//! A transport owns no socket. What it must tell the other side goes as an opaque blob, with
-//! descriptors beside it, over the runtime's bootstrap channel.
+//! A transport owns no socket. What it must tell the other side goes as an opaque blob, with file descriptors beside it,
+//! over the session's control connection.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -69,9 +69,9 @@ pub struct AdvertisedRegion<'a> {
 pub struct Exported {
     /// Opaque bytes for the peer's side of this transport (as a packed rkey is).
     pub access_blob: Vec<u8>,
-    /// The descriptor of its memory, if it has one to pass.
+    /// The fd of its memory, if it has one to pass.
     pub fd: Option<Arc<OwnedFd>>,
-    /// Descriptors of fresh memory that lies over parts of it. They follow the region's own.
+    /// Fds of the pages that renewals have put over parts of it. They follow the region's own fd.
     pub extra_fds: Fds,
 }
 
@@ -82,7 +82,7 @@ pub enum ImportError {
     #[error("{0}")]
     NoPath(String),
     /// The advertisement does not fit what came with it.
-    #[error("the announcement of the region does not make sense: {0}")]
+    #[error("the advertisement of the region does not make sense: {0}")]
     Malformed(&'static str),
     /// The memory that came cannot be mapped, or is not sealed as it must be.
     #[error(transparent)]
@@ -98,7 +98,7 @@ pub enum JoinError {
     /// The blob does not make sense.
     #[error("the offer does not make sense: {0}")]
     Malformed(&'static str),
-    /// A descriptor is missing, or there is one too many.
+    /// An fd is missing, or there is one too many.
     #[error("the offer names {expected} descriptors and {found} came")]
     Fds {
         /// How many belong to the offer.
@@ -134,8 +134,8 @@ pub trait Registrar: Send + Sync {
     fn export(&self, region: &Arc<Region>) -> Exported;
 
     /// Whether this blob says that parts of the region were renewed.
-    fn is_renewed(&self, path: &[u8]) -> bool {
-        let _ = path;
+    fn is_renewed(&self, access_blob: &[u8]) -> bool {
+        let _ = access_blob;
         false
     }
 
@@ -176,8 +176,8 @@ pub struct Link {
     pub path: String,
 }
 
-/// Byte streams between two hosts that a session needs beside its bootstrap channel. The side that called opens them,
-/// the runtime proves whose they are, and whoever made the link takes them.
+/// Byte streams between two hosts that a session needs beside its control connection. The side that connected opens them,
+/// the runtime proves which session each belongs to, and the transport's link takes them.
 pub trait Streams: Send + Sync {
     /// How many there are, of both sides together.
     fn count(&self) -> usize;
@@ -206,7 +206,7 @@ pub const TRANSPORT_MESSAGE_BYTES_MAX: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     #[error("the session has no stream {0}")]
-    NoSuchPlace(usize),
+    NoSuchStream(usize),
     #[error("stream {0} of the session is there already")]
     Taken(usize),
     /// The session has ended.
@@ -214,7 +214,7 @@ pub enum AttachError {
     Gone,
 }
 
-/// How far a transport reaches, and so over which bootstrap channel it is offered.
+/// How far a transport reaches, and so over which control connection it is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Within one host: both sides have met on a Unix socket and can pass descriptors.

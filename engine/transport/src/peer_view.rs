@@ -30,7 +30,7 @@ pub enum PeerView {
 
 /// What is known of cards that touch this engine's memory for one session: its own and the peer's.
 pub trait Fence: Send + Sync {
-    /// Whether no RDMA operation that was posted under a revision of this engine's log older than `revision` is outstanding.
+    /// Whether every RDMA operation that was posted under a revision of this engine's log older than `revision` has ended.
     fn has_passed(&self, revision: u64) -> bool;
 
     /// Makes the fence pass soon, whatever the peer does: rails that have not passed `revision` are cut off.
@@ -54,7 +54,7 @@ pub struct RemoteGateLog {
 struct LogTail {
     entries: VecDeque<Withdrawal>,
     /// The revision of its last deregistration of a whole region, or renewal of a part of one.
-    last_region_end: u64,
+    last_region_change: u64,
     /// By region, the revision of the last withdrawal of anything of it.
     last: HashMap<u32, u64>,
     /// Entries up to this revision are missing, of whichever regions.
@@ -94,7 +94,7 @@ impl RemoteGateLog {
             let revision = since.saturating_add(step as u64 + 1);
             if withdrawal.len == WHOLE_REGION || is_renewal(&withdrawal) {
                 // Set before `replicated` below: a reader that sees that value and then takes the lock sees this one, too.
-                log.last_region_end = log.last_region_end.max(revision);
+                log.last_region_change = log.last_region_change.max(revision);
             }
             log.last.insert(withdrawal.region % REGION_WORDS as u32, revision);
             log.entries.push_back(withdrawal);
@@ -169,10 +169,10 @@ impl PeerView {
 
     /// The revision of the peer's last deregistration of a whole region, or renewal of a part of one, as far as it is
     /// known here.
-    pub fn last_region_end(&self) -> u64 {
+    pub fn last_region_change(&self) -> u64 {
         match self {
-            Self::Shared(segments) => segments.owner_state.last_region_end(),
-            Self::Reported(log) | Self::Fenced(log, _) => log.tail().last_region_end,
+            Self::Shared(segments) => segments.owner_state.last_region_change(),
+            Self::Reported(log) | Self::Fenced(log, _) => log.tail().last_region_change,
         }
     }
 
@@ -185,7 +185,8 @@ impl PeerView {
         }
     }
 
-    /// How many sessions with index `peer_index` in the peer's table the peer's workers have left. Always 0 between hosts.
+    /// How many sessions that had index `peer_index` in the peer's table all of the peer's workers have ended. Always 0
+    /// between hosts.
     pub fn ended_sessions(&self, peer_index: u32) -> u64 {
         match self {
             Self::Shared(segments) => segments.owner_state.ended_sessions(peer_index),
@@ -293,14 +294,14 @@ mod tests {
         let log = Arc::new(RemoteGateLog::default());
         let peer_view = PeerView::Reported(Arc::clone(&log));
         log.append(7, steps(0..3));
-        assert_eq!((peer_view.revision(), peer_view.last_region_end()), (10, 0));
+        assert_eq!((peer_view.revision(), peer_view.last_region_change()), (10, 0));
         let whole = Withdrawal { region: 1, generation: 0, offset: 0, len: WHOLE_REGION };
         log.append(10, [whole, Withdrawal { len: 1, ..whole }].into_iter());
-        assert_eq!((peer_view.revision(), peer_view.last_region_end()), (12, 11));
+        assert_eq!((peer_view.revision(), peer_view.last_region_change()), (12, 11));
         let renewed = Withdrawal { len: 4096 | 1 << 63, ..whole };
         assert!(is_renewal(&renewed));
         log.append(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
-        assert_eq!((peer_view.revision(), peer_view.last_region_end()), (14, 14));
+        assert_eq!((peer_view.revision(), peer_view.last_region_change()), (14, 14));
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub fn parse(line: &RingLine, sequence: u64) -> Result<RecordHead, RecordError> 
     Ok(RecordHead { kind, lines: expected, bytes: bytes.into(), id })
 }
 
-/// Copies the payload bytes of line `place` of a record to where they belong in `payload`.
+/// Copies the payload bytes of line `index` of a record to where they belong in `payload`.
 pub fn unpack(index: usize, line: &RingLine, payload: &mut [u8]) {
     let (start, words) = match index {
         0 => (0, &line.0[4..8]),

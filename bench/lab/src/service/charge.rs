@@ -20,7 +20,7 @@ pub(super) struct Ledger<K> {
     dealt: Duration,
     /// CPU time that was used for requests, and is not dealt out.
     aside: Duration,
-    settled: Option<Instant>,
+    drained: Option<Instant>,
 }
 
 /// One who measures.
@@ -46,7 +46,7 @@ impl Client {
 
 impl<K: Eq + Hash> Ledger<K> {
     pub(super) fn new() -> Self {
-        Self { clients: HashMap::new(), dealt: Duration::ZERO, aside: Duration::ZERO, settled: None }
+        Self { clients: HashMap::new(), dealt: Duration::ZERO, aside: Duration::ZERO, drained: None }
     }
 
     /// CPU time that was used for a request, and is no part of any measurement.
@@ -58,7 +58,7 @@ impl<K: Eq + Hash> Ledger<K> {
     /// of the process by now. Answers what it has been charged since then; for the last report up to this moment.
     pub(super) fn report(&mut self, client: K, moved: u64, is_last: bool, now: Instant, process: Duration) -> Duration {
         let is_new = !self.clients.contains_key(&client);
-        if is_new || is_last || self.settled.is_none_or(|settled| now.saturating_duration_since(settled) >= INTERVAL) {
+        if is_new || is_last || self.drained.is_none_or(|drained| now.saturating_duration_since(drained) >= INTERVAL) {
             // The last bytes are known before they are weighed.
             self.note(&client, moved, now);
             self.settle(now, process);
@@ -101,7 +101,7 @@ impl<K: Eq + Hash> Ledger<K> {
         let all = process.saturating_sub(self.aside);
         let used = all.saturating_sub(self.dealt);
         self.dealt = self.dealt.max(all);
-        self.settled = Some(now);
+        self.drained = Some(now);
         let weights: f64 = self.clients.values().map(|client| client.weight(now)).sum();
         let count = self.clients.len() as f64;
         for client in self.clients.values_mut() {

@@ -136,7 +136,7 @@ impl Driver for SimDriver {
         !self.turn()
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.silent.as_fd()
     }
 }

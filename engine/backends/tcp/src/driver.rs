@@ -30,7 +30,7 @@ impl Driver for TcpDriver {
         self.hub.lock().io.prepare_to_sleep()
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.hub.descriptor()
     }
 }

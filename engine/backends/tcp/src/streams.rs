@@ -78,7 +78,7 @@ impl Streams for TcpStreams {
     fn attach(&self, index: usize, stream: OwnedFd) -> Result<(), AttachError> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get(index) {
-            None => return Err(AttachError::NoSuchPlace(index)),
+            None => return Err(AttachError::NoSuchStream(index)),
             Some(Some(_)) => return Err(AttachError::Taken(index)),
             Some(None) => {}
         }

@@ -158,7 +158,7 @@ impl Driver for VerbsDriver {
         true
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }

@@ -47,7 +47,7 @@ impl Hazard {
     }
 
     /// Begins a section that may write to the memory of `peer_index`. Load its gate's revision after this,
-    /// compare, and copy only when it is the plan's.
+    /// compare, and copy only when it is the plan's. `peer_index` is 0 for a hazard that serves one peer only.
     #[inline]
     pub fn enter(&mut self, peer_index: u32) {
         self.sequence = self.sequence.wrapping_add(1);

@@ -60,7 +60,7 @@ impl<E: Env> Control<E> {
         let regions = self.shared.registry.revision();
         let counters = self.shared.counters.revision();
         // A deregistration changes the registry first and the log afterwards: both are news.
-        let now = (regions, counters, self.shared.segments.owner_state.view().last_region_end());
+        let now = (regions, counters, self.shared.segments.owner_state.view().last_region_change());
         // Who shares no memory with this engine sees nothing of the log: every step of it is news.
         let log = self.shared.segments.owner_state.view().revision();
         let all = now != self.announced;

@@ -262,8 +262,8 @@ impl<E: Env> Control<E> {
                 self.move_ended(key);
             }
             ControlCall::Landing { peer, payload } => self.landed(&peer, payload),
-            ControlCall::Manager => {}     // It is turned in every turn.
-            ControlCall::LatchOpened => {} // Whoever waits for it is looked at every turn.
+            ControlCall::Manager => {}      // It is turned in every turn.
+            ControlCall::LatchArrived => {} // Whoever waits for it is looked at every turn.
             ControlCall::Stop { until } => self.stop(until),
         }
     }

@@ -131,7 +131,7 @@ fn post_async(
 impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Returns whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
-        let (is_alone, waits_behind) = (self.has_one_transfer(), !self.ready.is_empty_below(self.lanes.len()));
+        let (is_alone, lanes_ready) = (self.has_one_transfer(), !self.ready.is_empty_below(self.lanes.len()));
         let Self { shared, active, lanes, spans, in_flight, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
@@ -144,7 +144,7 @@ impl<E: Env> Worker<E> {
         let statistics = &shared.workers[self.index].statistics;
         // On an asynchronous lane, ready bits of other lanes are no reason to post fewer units.
         let at_once = match &current.command.plan {
-            Some(plan) if is_alone && !(waits_behind && is_synchronous) => plan.inner.units_at_once,
+            Some(plan) if is_alone && !(lanes_ready && is_synchronous) => plan.inner.units_at_once,
             _ => 1,
         };
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
@@ -348,7 +348,7 @@ enum End {
     Finish,
 }
 
-/// Posts the transfer's notification and counter increment. `None`: accepted, and completed later under `token`.
+/// Posts the transfer's notification and counter increment. `None`: accepted, and completed later under `completion_id`.
 fn send_notify(
     entry: &mut LaneEntry,
     slot: &Slot,
@@ -411,7 +411,7 @@ impl<E: Env> Shared<E> {
         let is_watched = slot.is_watched();
         slot.finish(outcome);
         self.release_slot(key);
-        self.completed_one(key, is_watched);
+        self.count_completion(key, is_watched);
     }
 
     /// Ends a transfer that has failed; the peer is not notified.
@@ -433,7 +433,7 @@ impl<E: Env> Shared<E> {
         }
     }
 
-    /// Why there is no lane to a peer, or none if it is about to come.
+    /// Why there is no lane to a peer; `None` if the lane is about to be added.
     fn end_cause(&self, peer: &PeerState) -> Option<Cause> {
         peer.ended().or_else(|| self.is_closing().then_some(Cause::EngineClosed))
     }

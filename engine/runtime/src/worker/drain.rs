@@ -17,35 +17,35 @@ impl<E: Env> Worker<E> {
         self.drain_inbound();
     }
 
-    /// Opens the latch of every session whose peer sends nothing more, once all that it sent is in the inbox.
+    /// Arrives at the latch of every session whose peer sends nothing more, once all that it sent is in the inbox.
     fn drain_inbound(&mut self) {
         let mut emptying = std::mem::take(&mut self.draining_inbound);
-        emptying.retain(|(peer, emptied)| {
+        emptying.retain(|(peer, drained)| {
             if lane_entry(&mut self.lanes, peer).is_none() || !self.poll_lane(peer.peer_index as usize).is_empty {
                 return true;
             }
-            emptied.arrive();
-            self.shared.control.call(ControlCall::LatchOpened);
+            drained.arrive();
+            self.shared.control.call(ControlCall::LatchArrived);
             false
         });
         self.draining_inbound = emptying;
     }
 
-    /// Opens the latch of every draining session of which this worker has no transfer left.
+    /// Arrives at the latch of every draining session of which this worker has no transfer left.
     fn drain_transfers(&mut self) {
         if !self.commands.is_empty() {
             return; // Commands still queued may belong to a draining session.
         }
         let mut settling = std::mem::take(&mut self.draining_transfers);
-        settling.retain(|(peer, settled)| {
+        settling.retain(|(peer, drained)| {
             if self.is_busy_with(peer) {
                 return true;
             }
             if let Some(entry) = lane_entry(&mut self.lanes, peer) {
                 entry.transfers_drained = true;
             }
-            settled.arrive();
-            self.shared.control.call(ControlCall::LatchOpened);
+            drained.arrive();
+            self.shared.control.call(ControlCall::LatchArrived);
             false
         });
         self.draining_transfers = settling;

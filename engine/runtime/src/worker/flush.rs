@@ -1,4 +1,4 @@
-//! Transfers that end while writes of them may not be placed.
+//! Remote flushes: for transfers that failed or were cancelled before their writes were known to be placed.
 //!
 //! Some lanes report a write as complete when the peer's NIC has it, before it is in the peer's memory. A successful
 //! transfer needs no more: its notification proves placement. A failed or cancelled one may still write: its slot counts
@@ -18,7 +18,7 @@ use crate::slot::Slot;
 pub(super) struct PendingFlush {
     key: Key,
     peer_index: u32,
-    whole: u64,
+    transfer_bytes: u64,
 }
 
 /// So many batches were accepted by a lane that acknowledges early. The caller has a claim of their transfer.
@@ -58,8 +58,8 @@ impl<E: Env> Worker<E> {
         }
         let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
         let whole = active.command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
-        self.shared.slots.get(key).expect("a worker holds its slots").retain();
-        self.pending_flushes.push(PendingFlush { key, peer_index, whole });
+        self.shared.slots.get(key).expect("a worker holds its slots").add_reference();
+        self.pending_flushes.push(PendingFlush { key, peer_index, transfer_bytes: whole });
     }
 
     /// Posts the queued remote flushes, as far as the lanes have room. Returns whether any left the queue.
@@ -74,7 +74,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// Posts one. Returns whether it left the queue.
-    fn post_flush(&mut self, &PendingFlush { key, peer_index, whole }: &PendingFlush) -> bool {
+    fn post_flush(&mut self, &PendingFlush { key, peer_index, transfer_bytes: whole }: &PendingFlush) -> bool {
         if self.blocked.contains(&peer_index) {
             return false;
         }

@@ -64,14 +64,14 @@ impl<E: Env> Worker<E> {
             self.own().statistics.sleeps.add(1);
             sleep_on(bell, &self.drivers, until.since(now));
             if is_waited_for {
-                self.look_at_lives();
+                self.check_liveness();
             }
         }
         self.sleeper.awake();
     }
 
-    /// Whoever waits for a peer's room waits in vain if it is dead: the control loop hears of it.
-    fn look_at_lives(&mut self) {
+    /// A peer that died never makes room: if a blocked notification waits for one, the control loop is told.
+    fn check_liveness(&mut self) {
         let mut waited_for = self.notify_blocked.iter().map(|active| &active.command.peer);
         if let Some(peer) = waited_for.find(|peer| peer.is_marked_dead() && peer.ended().is_none()) {
             self.shared.control.call(ControlCall::Broken { peer: Arc::clone(peer), cause: Cause::PeerLost });
@@ -85,7 +85,7 @@ const DRIVERS_MAX: usize = 3;
 /// Sleeps until the bell is rung, a driver has something or the time is over, and silences the bell.
 fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], within: Duration) {
     let timeout = Timespec::try_from(within).ok();
-    let watched = |index: usize| drivers.get(index).map_or(bell.as_fd(), |driver| driver.descriptor());
+    let watched = |index: usize| drivers.get(index).map_or(bell.as_fd(), |driver| driver.fd());
     let fds: [BorrowedFd<'_>; 1 + DRIVERS_MAX] =
         std::array::from_fn(|index| if index == 0 { bell.as_fd() } else { watched(index - 1) });
     let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));

@@ -1,7 +1,8 @@
-//! Batches that a lane has accepted and will finish later.
+//! Operations that a lane has accepted and will complete later.
 //!
-//! Each holds one claim of its transfer's slot; whichever worker releases the last one finishes the transfer. While
-//! batches are in flight, the worker keeps the command: in its class, or in `waiting` if there is nothing to post.
+//! A batch or a notification holds one claim of its transfer's slot; whichever worker releases the last one finishes the
+//! transfer. A remote flush holds only a reference to the slot. While batches are in flight, the worker keeps the command:
+//! in its class, or in `waiting` if there is nothing to post.
 //!
 //! Cancelling takes back batches that the peer has not begun and waits for the others. At its deadline, at the
 //! session's end, or when a cancel has waited long enough, the transfer ends without them; their table entries and the
@@ -18,7 +19,7 @@ use super::{Worker, lane_entry};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
 
-/// One accepted batch, or a notification.
+/// One accepted operation: a batch, a notification or a remote flush.
 #[derive(Clone, Copy)]
 pub(crate) struct InFlight {
     pub(crate) key: Key,
@@ -385,9 +386,9 @@ impl<E: Env> Worker<E> {
             }
             CancelledOp::Pending if level == CancelLevel::Immediate => {
                 // The transfer ends all the same; its memory is not quiesced before the lane reports the operation.
-                slot.retain();
+                slot.add_reference();
                 (op.state, op.local_pending) = (OpState::Detached, true);
-                (false, Some(slot.detach_pending(units)))
+                (false, Some(slot.release_claim_local_pending(units)))
             }
             CancelledOp::Pending => (false, None),
             CancelledOp::Quiesced => {
@@ -396,15 +397,15 @@ impl<E: Env> Worker<E> {
             }
             CancelledOp::RemotePending => {
                 if op.state == OpState::Attached {
-                    slot.mark_remote_pending();
+                    slot.claim_remote_pending();
                     op.state = OpState::Cancelled;
                 }
                 if level != CancelLevel::Immediate {
                     return (false, None);
                 }
-                slot.retain();
+                slot.add_reference();
                 op.state = OpState::Detached;
-                (false, Some(slot.detach_remote(units)))
+                (false, Some(slot.release_claim_remote_pending(units)))
             }
         }
     }
@@ -434,7 +435,7 @@ impl<E: Env> Worker<E> {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         let level = match active.cancel_level {
             CancelLevel::None => CancelLevel::WaitForPeer,
-            CancelLevel::WaitForPeer if slot.is_forced() => CancelLevel::Immediate,
+            CancelLevel::WaitForPeer if slot.is_cancel_forced() => CancelLevel::Immediate,
             CancelLevel::WaitForPeer | CancelLevel::Immediate => return None,
         };
         slot.stop_reason().map(|(stage, failure)| (stage, failure, level))
@@ -487,7 +488,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_names_one_flight_and_no_later_one_of_its_place() {
+    fn a_completion_id_names_one_operation_and_no_later_one_of_its_slot() {
         let mut in_flight = InFlightOps::default();
         let key = |index| Key { index, generation: 1 };
         let first = in_flight.next_completion_id();

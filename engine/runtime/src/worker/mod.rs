@@ -8,14 +8,15 @@
 //!    [`UNITS_AT_ONCE`](penstock_core::limits::UNITS_AT_ONCE) if there is one transfer and nothing else waits
 //! 4. the doorbells of lanes that have accepted something
 //! 5. lanes that a peer marked ready, and one more in rotation
-//! 6. deadlines, if any is armed
+//! 6. cancelled transfers, deadlines, remote flushes
+//! 7. drivers, then sessions that drain
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
 //! - [`in_flight`]: batches that a lane has accepted and will finish later
 //! - [`notify`]: notifications that a lane only accepts
-//! - [`flush`]: transfers that end while what they wrote may not be placed
-//! - [`settle`]: sessions that drain
+//! - [`flush`]: remote flushes of transfers that ended before their writes were known to be placed
+//! - [`drain`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
 mod advance;
@@ -57,7 +58,7 @@ const URGENT_UNITS_PER_TURN: u64 = 64;
 const URGENT_UNITS_AT_ONCE: u64 = 16;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
-/// Drivers run every turn; while lanes have something and nothing else is done, only every so many turns.
+/// Drivers run every turn; in turns in which only lanes were polled, every so many turns.
 const TURNS_PER_DRIVE: u64 = 8;
 /// While other transfers are active, notifications that found no room are retried only every so many turns.
 const TURNS_PER_RETRY: u64 = 4;
@@ -262,10 +263,10 @@ impl<E: Env> Worker<E> {
             WorkerCall::RemoveLane { peer, cause, left } => {
                 self.remove_session(&peer, cause);
                 left.arrive();
-                self.shared.control.call(ControlCall::LatchOpened);
+                self.shared.control.call(ControlCall::LatchArrived);
             }
-            WorkerCall::DrainTransfers { peer, drained: settled } => self.draining_transfers.push((peer, settled)),
-            WorkerCall::DrainInbound { peer, drained: emptied } => self.draining_inbound.push((peer, emptied)),
+            WorkerCall::DrainTransfers { peer, drained } => self.draining_transfers.push((peer, drained)),
+            WorkerCall::DrainInbound { peer, drained } => self.draining_inbound.push((peer, drained)),
             WorkerCall::PollLane { peer_index } => self.ready.mark(peer_index as usize),
             WorkerCall::Stop => self.stopping = true,
         }
@@ -340,7 +341,7 @@ impl<E: Env> Worker<E> {
             self.advance_class(Priority::Bulk, BULK_PER_TURN);
         }
         let worked = !(no_urgent && no_bulk);
-        // Peers without room are asked now and then, so that they cost those who have some next to nothing.
+        // Blocked notifications are retried only every few turns, so that peers without room hardly slow down the others.
         let is_due = !self.notify_blocked.is_empty() && (!worked || self.turns.is_multiple_of(TURNS_PER_RETRY));
         worked | (is_due && self.retry_blocked_notifies())
     }
@@ -464,7 +465,8 @@ impl<E: Env> Worker<E> {
         self.next_deadline = all.map(|active| active.deadline).min().unwrap_or(Timestamp::NEVER);
     }
 
-    /// Gives a transfer that survived its first turn here a deadline, counted from now.
+    /// The deadline of a transfer that did not finish in its first turn: `after`, counted from now. Also moves
+    /// `next_deadline` forward if this one is earlier.
     fn arm(&mut self, after: Duration) -> Timestamp {
         let deadline = self.shared.env.now() + after;
         self.next_deadline = self.next_deadline.min(deadline);
@@ -477,7 +479,7 @@ impl<E: Env> Worker<E> {
 struct Polled {
     /// Notifications and ends of batches.
     taken: u64,
-    /// Everything that was there is in the inbox.
+    /// No notification was left in the lane.
     is_empty: bool,
 }
 
@@ -516,8 +518,8 @@ impl<E: Env> LaneEvents for Delivery<'_, E> {
 impl<E: Env> Delivery<'_, E> {
     fn put(&mut self, note: Note<'_>, handle: Option<Handle>) {
         debug_assert!(self.reserved, "a lane asks for room before every notification");
-        if self.shared.manager.is_internal(note.id) {
-            self.shared.landed(self.peer, note.payload);
+        if self.shared.manager.is_manager_note(note.id) {
+            self.shared.on_manager_note(self.peer, note.payload);
         } else {
             self.shared.inbox.put(self.peer, note.id, note.payload, handle);
         }

@@ -44,7 +44,7 @@ impl Streams for Kept {
 
     fn attach(&self, index: usize, stream: OwnedFd) -> Result<(), link::AttachError> {
         let mut streams = self.streams.lock().unwrap();
-        let place = streams.get_mut(index).ok_or(link::AttachError::NoSuchPlace(index))?;
+        let place = streams.get_mut(index).ok_or(link::AttachError::NoSuchStream(index))?;
         if place.is_some() {
             return Err(link::AttachError::Taken(index));
         }

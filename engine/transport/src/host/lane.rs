@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use penstock_core::Cause;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
-use penstock_memory::{ForeignError, ProcessVmMemory, Window, copy, foreign};
+use penstock_memory::{ProcessVmError, ProcessVmMemory, Window, copy, process_vm};
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{Hazard, ReadyBits, RingLine, SharedRange};
 use rustix::thread::futex;
@@ -59,7 +59,7 @@ struct Inbound {
     ring: Consumer<MappedStorage>,
     sequence: u64,
     /// Wakes the sender when it waits for room.
-    sender: Bell,
+    sender_bell: Bell,
     /// Handles that belong to records of this ring.
     handles: Option<HandOvers>,
 }
@@ -99,10 +99,10 @@ pub struct CopyLane {
     hazard: Hazard,
     outbound: OutboundRing,
     sequence: u64,
-    ready: ReadyBits,
+    peer_ready: ReadyBits,
     index_at_peer: usize,
-    receiver: Bell,
-    application: Bell,
+    receiver_bell: Bell,
+    application_bell: Bell,
     inbound: Vec<Inbound>,
     handles: Option<HandOvers>,
     bounce: Option<Box<Bounce>>,
@@ -116,7 +116,7 @@ impl CopyLane {
         let CopyLaneParts {
             segments,
             peer_segments,
-            peer_index: our_index,
+            peer_index,
             index_at_peer,
             outbound: range,
             inbound,
@@ -131,20 +131,20 @@ impl CopyLane {
                 .map(|(sender, ring)| Inbound {
                     ring,
                     sequence: 0,
-                    sender: peer_segments.bell(1 + sender),
+                    sender_bell: peer_segments.bell(1 + sender),
                     handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.incoming[sender])),
                 })
                 .collect();
             let lane = Self {
                 segments: Arc::clone(segments),
                 peer_segments: Arc::clone(peer_segments),
-                hazard: segments.owner_state.hazard(our_index, worker),
+                hazard: segments.owner_state.hazard(peer_index, worker),
                 outbound: outbound(range, worker)?,
                 sequence: 0,
-                ready: peer_segments.mailbox.ready(receiver),
+                peer_ready: peer_segments.mailbox.ready(receiver),
                 index_at_peer: index_at_peer as usize,
-                receiver: peer_segments.bell(1 + receiver),
-                application: peer_segments.bell(0),
+                receiver_bell: peer_segments.bell(1 + receiver),
+                application_bell: peer_segments.bell(0),
                 inbound,
                 handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.outgoing[worker])),
                 bounce: bounce.as_ref().map(|parts| {
@@ -167,7 +167,7 @@ impl CopyLane {
             // Not private: the waiter is another process. Fails only if nobody waits any more.
             let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
         }
-        self.application.ring_after_barrier();
+        self.application_bell.ring_after_barrier();
         true
     }
 
@@ -191,7 +191,7 @@ impl CopyLane {
         let count = record::write(kind, self.sequence, note.id, note.payload, &mut self.lines);
         self.outbound.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
         self.sequence += 1;
-        self.receiver.mark_and_ring(&self.ready, self.index_at_peer);
+        self.receiver_bell.mark_and_ring(&self.peer_ready, self.index_at_peer);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl CopyLane {
         self.hazard.leave();
         let spans = filled?;
         bounce.outgoing.send();
-        self.receiver.mark_and_ring(&self.ready, self.index_at_peer);
+        self.receiver_bell.mark_and_ring(&self.peer_ready, self.index_at_peer);
         Ok(Posted::Accepted(spans))
     }
 
@@ -251,7 +251,7 @@ impl CopyLane {
             }
             inbound.sequence += 1;
             if inbound.ring.release(head.lines) {
-                inbound.sender.ring();
+                inbound.sender_bell.ring();
             }
         }
         Ok(true)
@@ -268,13 +268,13 @@ fn copy_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> 
 /// The kernel copies while the hazard is up, as this processor would.
 #[inline(never)]
 fn copy_process_vm(batch: &Batch<'_>, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
-    foreign::scatter(batch.local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
-        if let ForeignError::Refused(_) = error {
+    process_vm::scatter(batch.local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
+        if let ProcessVmError::Refused(_) = error {
             return PostError::OutOfBounds;
         }
         tracing::warn!(%error, "memory of another process was not reached");
         match error {
-            ForeignError::Gone { .. } => PostError::Refused(Cause::PeerLost),
+            ProcessVmError::Gone { .. } => PostError::Refused(Cause::PeerLost),
             _ => PostError::Refused(Cause::MemoryGone),
         }
     })

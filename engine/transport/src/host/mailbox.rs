@@ -1,4 +1,4 @@
-//! Mailbox: what an engine's peers write and the engine reads.
+//! Mailbox: what an engine and its peers both write: the engine its sleepers' flags, its peers the rest.
 //!
 //! ```text
 //! lines   bells: one for the application, one for each worker

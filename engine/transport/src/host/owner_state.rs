@@ -27,8 +27,8 @@ use penstock_ring::{
 
 use crate::link::JoinError;
 
-const DEPARTURES_OFFSET: usize = LINE_BYTES;
-const GATE_OFFSET: usize = (DEPARTURES_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
+const ENDED_SESSIONS_OFFSET: usize = LINE_BYTES;
+const GATE_OFFSET: usize = (ENDED_SESSIONS_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
 const LIFE_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
 const LAST_OFFSET: usize = (LIFE_OFFSET + LIFE_BYTES).next_multiple_of(LINE_BYTES);
 const HAZARDS_OFFSET: usize = (LAST_OFFSET + REGION_WORDS * 8).next_multiple_of(LINE_BYTES);
@@ -64,7 +64,7 @@ pub const fn owner_state_bytes(workers: usize) -> usize {
 }
 
 fn ended_sessions_offset(peer_index: u32) -> usize {
-    DEPARTURES_OFFSET + peer_index as usize * 8
+    ENDED_SESSIONS_OFFSET + peer_index as usize * 8
 }
 
 fn last_offset(region: u32) -> usize {
@@ -81,7 +81,7 @@ pub struct OwnerState {
     range: SharedRange,
     workers: usize,
     gate: Mutex<Gate>,
-    last_region_end: Publisher,
+    last_region_change: Publisher,
     view: OwnerStateView,
 }
 
@@ -100,7 +100,7 @@ impl OwnerState {
         let deregistered = Publisher::mapped(&range, 0).expect("the segment has a first word");
         let view = OwnerStateView::over(range.clone(), workers).expect("this is our own, whole state");
         let gate = Mutex::new(Gate { writer, history: VecDeque::new() });
-        Ok(Self { segment, range, workers, gate, last_region_end: deregistered, view })
+        Ok(Self { segment, range, workers, gate, last_region_change: deregistered, view })
     }
 
     /// The segment, to be passed to peers.
@@ -108,13 +108,13 @@ impl OwnerState {
         &self.segment
     }
 
-    /// The hazard that `worker` raises while it copies for `peer_index`. One owner at a time.
+    /// The hazard that `worker` raises while it copies for `peer_index`. At most one `Hazard` may exist for the pair at a time.
     pub fn hazard(&self, peer_index: u32, worker: usize) -> Hazard {
         let offset = hazard_offset(self.workers, peer_index, worker);
         Hazard::mapped(&self.range, offset).expect("peer index and worker are bounded by their tables")
     }
 
-    /// Withdraws memory: whoever copies from now on, by the returned revision, will see it.
+    /// Withdraws memory and returns the new revision. A copy that starts after this call sees that revision.
     pub fn withdraw(&self, withdrawals: &[Withdrawal]) -> u64 {
         self.append_withdrawals(&mut self.gate(), withdrawals)
     }
@@ -148,15 +148,16 @@ impl OwnerState {
     pub fn withdraw_region(&self, region: u32, generation: u32) -> u64 {
         let mut gate = self.gate();
         // Published first: who finds the new revision finds this too, and knows the region is gone.
-        self.last_region_end.publish(gate.writer.revision() + 1);
+        self.last_region_change.publish(gate.writer.revision() + 1);
         self.append_withdrawals(&mut gate, &[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }])
     }
 
     /// Withdraws ranges, given as (offset, length), that get fresh memory.
     pub fn withdraw_renewed(&self, region: u32, generation: u32, ranges: &[(u64, u64)]) -> u64 {
         let mut gate = self.gate();
-        // First, as for a whole region: a plan builder must read the log until it has received the renewal.
-        self.last_region_end.publish(gate.writer.revision() + ranges.len() as u64);
+        // Published first, as for a whole region: until a plan builder has received the renewed region, this word makes it read
+        // the log.
+        self.last_region_change.publish(gate.writer.revision() + ranges.len() as u64);
         let withdrawal = |&(offset, len)| Withdrawal { region, generation, offset, len: len | RENEWED };
         self.append_withdrawals(&mut gate, &ranges.iter().map(withdrawal).collect::<Vec<_>>())
     }
@@ -186,7 +187,7 @@ pub struct OwnerStateView {
     range: SharedRange,
     workers: usize,
     gate: GateReader,
-    deregistered: Published,
+    last_region_change: Published,
     life: LivenessView,
 }
 
@@ -210,7 +211,7 @@ impl OwnerStateView {
             Published::mapped(&range, 0).map_err(|_| JoinError::Malformed("its owner state is empty"))?;
         let life = LivenessView::mapped(&range, LIFE_OFFSET)
             .map_err(|_| JoinError::Malformed("its owner state holds no life"))?;
-        Ok(Self { range, workers, gate, deregistered, life })
+        Ok(Self { range, workers, gate, last_region_change: deregistered, life })
     }
 
     /// The gate's revision now.
@@ -225,8 +226,8 @@ impl OwnerStateView {
     }
 
     /// The revision of the last deregistration of a whole region, or renewal of a part of one.
-    pub fn last_region_end(&self) -> u64 {
-        self.deregistered.read()
+    pub fn last_region_change(&self) -> u64 {
+        self.last_region_change.read()
     }
 
     /// Whether no withdrawal after revision `since` concerned this region; used where the log does not reach back that far.

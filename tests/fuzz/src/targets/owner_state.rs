@@ -21,7 +21,7 @@ pub fn run(input: &[u8]) {
         known.extend([value, value.wrapping_sub(1)]);
     }
     let view = OwnerStateView::over(place.without_writing(), 1).expect("the place is large enough");
-    let _ = (view.revision(), view.last_region_end(), view.liveness());
+    let _ = (view.revision(), view.last_region_change(), view.liveness());
     known.truncate(16);
     for since in known {
         if let Ok(withdrawals) = view.withdrawals_since(since) {

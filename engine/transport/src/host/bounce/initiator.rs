@@ -202,7 +202,8 @@ impl RequestBank {
         Ok(false)
     }
 
-    /// Gives up what goes under this token.
+    /// Cancels the request of this completion id. If the owner has taken it already, its response is still awaited, but
+    /// nothing is copied into local memory.
     pub(crate) fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
         let under = |&&index: &&usize| self.slots[index].pending.completion_id == completion_id;
         let Some(position) = self.in_flight.iter().position(|index| under(&index)) else {

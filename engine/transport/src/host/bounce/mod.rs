@@ -117,7 +117,7 @@ impl Banks {
     }
 }
 
-/// The same spans on a slot's side of a copy: one behind the other.
+/// Sets the spans' remote offsets to their positions in the slot, one behind the other. Returns their bytes.
 fn assign_slot_offsets(spans: &mut [Span]) -> u64 {
     spans.iter_mut().fold(0, |at, span| {
         span.remote = at;

@@ -29,7 +29,7 @@ pub(crate) struct AnswerBell {
 pub(crate) struct ServedBanks {
     registry: Arc<Registry>,
     banks: Banks,
-    filled: Vec<Bank>,
+    served: Vec<Bank>,
     /// Our place in the peer's table.
     index_at_peer: usize,
     /// The bank to begin with next time, so that one busy bank does not starve the others.
@@ -39,7 +39,7 @@ pub(crate) struct ServedBanks {
 }
 
 struct Bank {
-    sender: AnswerBell,
+    requester: AnswerBell,
     posts: Published,
     /// The request counter when the bank was last polled.
     seen: u64,
@@ -48,7 +48,7 @@ struct Bank {
     next: usize,
     slots: Vec<Slot>,
     /// The region asked for last; not held, so that it can go.
-    known: LastRegion,
+    last_region: LastRegion,
 }
 
 struct Slot {
@@ -70,19 +70,19 @@ impl ServedBanks {
             };
             let posts = Published::mapped(&range, Banks::posts_offset(worker)).expect("workers are bounded");
             Bank {
-                sender,
+                requester: sender,
                 posts,
                 seen: 0,
                 unfinished: false,
                 next: 0,
                 slots: (0..SLOTS).map(slot).collect(),
-                known: LastRegion::default(),
+                last_region: LastRegion::default(),
             }
         };
         Self {
             registry: Arc::clone(registry),
             banks: banks.clone(),
-            filled: senders.into_iter().map(bank).collect(),
+            served: senders.into_iter().map(bank).collect(),
             index_at_peer,
             first: 0,
             request: Box::new([0; REQUEST_WORDS]),
@@ -93,17 +93,17 @@ impl ServedBanks {
     /// Serves a bounded number of requests. Returns whether there may be more.
     pub(crate) fn serve(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<bool, LaneFault> {
         let mut left = SERVED_PER_POLL;
-        let banks = self.filled.len();
+        let banks = self.served.len();
         for step in 0..banks {
             let bank_index = (self.first + step) % banks;
-            let posts = self.filled[bank_index].posts.read();
-            let bank = &mut self.filled[bank_index];
+            let posts = self.served[bank_index].posts.read();
+            let bank = &mut self.served[bank_index];
             if posts == bank.seen && !bank.unfinished {
                 continue;
             }
             bank.seen = posts;
             let finished = self.serve_bank(bank_index, &mut left, segments, hazard)?;
-            self.filled[bank_index].unfinished = !finished;
+            self.served[bank_index].unfinished = !finished;
             if left == 0 {
                 self.first = (bank_index + 1) % banks;
                 return Ok(true);
@@ -120,7 +120,7 @@ impl ServedBanks {
         segments: &EngineSegments,
         hazard: &mut Hazard,
     ) -> Result<bool, LaneFault> {
-        let Self { registry, banks, filled, request, spans, index_at_peer, .. } = self;
+        let Self { registry, banks, served: filled, request, spans, index_at_peer, .. } = self;
         let bank = &mut filled[bank_index];
         let first = bank.next;
         for index in (first..SLOTS).chain(0..first) {
@@ -134,10 +134,10 @@ impl ServedBanks {
             let (parsed, count) = BounceRequest::parse(request, spans).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
             // Its pages are there already if the peer keeps to the protocol; if not, they come now or
             // the request is refused.
-            slot.populated = slot.populated || banks.populate(bank.sender.worker, index).is_ok();
+            slot.populated = slot.populated || banks.populate(bank.requester.worker, index).is_ok();
             hazard.enter(0);
             let moved = match slot.populated {
-                true => checked(segments, registry, &mut bank.known, &parsed, &spans[..count], &slot.data),
+                true => checked(segments, registry, &mut bank.last_region, &parsed, &spans[..count], &slot.data),
                 false => Ok(Err(Cause::NoPath)),
             };
             hazard.leave();
@@ -146,7 +146,7 @@ impl ServedBanks {
                 Err(cause) => [u64::from(cause.code()), 0],
             };
             slot.answerer.answer(&taken, answer);
-            bank.sender.bell.mark_and_ring(&bank.sender.ready, *index_at_peer);
+            bank.requester.bell.mark_and_ring(&bank.requester.ready, *index_at_peer);
         }
         Ok(true)
     }
@@ -171,7 +171,7 @@ fn checked(
     }
     let Some(region) = known.find(registry, request.key) else { return Ok(Err(Cause::RevokedByPeer)) };
     let rights = region.rights();
-    let (allowed, way) = match request.direction {
+    let (allowed, copy_direction) = match request.direction {
         Direction::Write => (rights.allows_write(), Direction::Read),
         Direction::Read => (rights.allows_read(), Direction::Write),
     };
@@ -179,6 +179,6 @@ fn checked(
         return Ok(Err(Cause::OutOfBounds));
     }
     // All bounds are checked before the first byte moves, against the region as it is here.
-    let moved = copy::scatter(region.window(), data, way, spans, request.hint);
+    let moved = copy::scatter(region.window(), data, copy_direction, spans, request.hint);
     Ok(moved.map_err(|_| Cause::OutOfBounds))
 }

@@ -78,7 +78,7 @@ fn an_offer_for_an_impossible_number_of_workers_is_small_and_refused() {
 }
 
 fn is_readable(driver: &dyn Driver) -> bool {
-    let descriptor = driver.descriptor();
+    let descriptor = driver.fd();
     let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }

@@ -76,7 +76,7 @@ fn run(
 }
 
 fn sleep(side: &Side) {
-    let (bell, driver) = (&side.engine.segments.bells()[1], side.workers[0].driver.descriptor());
+    let (bell, driver) = (&side.engine.segments.bells()[1], side.workers[0].driver.fd());
     let mut fds = [PollFd::new(bell, PollFlags::IN), PollFd::new(&driver, PollFlags::IN)];
     let timeout = Timespec::try_from(TOO_LONG).unwrap();
     assert_ne!(poll(&mut fds, Some(&timeout)).unwrap(), 0, "nobody has woken it");

@@ -67,14 +67,14 @@ impl ForeignProcess {
     }
 
     /// Whether the id still means the process, and the process still runs the program that made the offer.
-    fn check(&self) -> Result<(), ForeignError> {
+    fn check(&self) -> Result<(), ProcessVmError> {
         if !self.is_alive() {
-            return Err(ForeignError::Gone { moved: 0 });
+            return Err(ProcessVmError::Gone { moved: 0 });
         }
         match calls::read_word(self.pid, self.probe_words.probe) {
             Ok(value) if value == self.probe_words.value => Ok(()),
-            Ok(_) | Err(libc::EFAULT | libc::ESRCH) => Err(ForeignError::Gone { moved: 0 }),
-            Err(errno) => Err(ForeignError::from_errno(errno, 0)),
+            Ok(_) | Err(libc::EFAULT | libc::ESRCH) => Err(ProcessVmError::Gone { moved: 0 }),
+            Err(errno) => Err(ProcessVmError::from_errno(errno, 0)),
         }
     }
 }
@@ -115,7 +115,7 @@ impl ProcessVmMemory {
 
 /// Why bytes were not moved, or not all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ForeignError {
+pub enum ProcessVmError {
     /// A span is out of bounds, or the destination may not be written. Nothing was moved.
     #[error(transparent)]
     Refused(#[from] CopyError),
@@ -147,7 +147,7 @@ pub enum ForeignError {
     },
 }
 
-impl ForeignError {
+impl ProcessVmError {
     fn from_errno(errno: i32, moved: u64) -> Self {
         match errno {
             libc::ESRCH => Self::Gone { moved },
@@ -167,7 +167,7 @@ pub fn scatter(
     remote: &ProcessVmMemory,
     direction: Direction,
     spans: &[Span],
-) -> Result<u64, ForeignError> {
+) -> Result<u64, ProcessVmError> {
     let writable = match direction {
         Direction::Write => remote.writable,
         Direction::Read => local.is_writable(),
@@ -195,24 +195,24 @@ fn empty(
     process: &ForeignProcess,
     direction: Direction,
     mut moved: u64,
-) -> Result<u64, ForeignError> {
+) -> Result<u64, ProcessVmError> {
     while call.bytes() > 0 {
         // The first call of a move was checked by whoever makes it; between two the process may have begun another program.
         let alive = if moved == 0 { process.is_alive() } else { process.check().is_ok() };
         if !alive {
-            return Err(ForeignError::Gone { moved });
+            return Err(ProcessVmError::Gone { moved });
         }
         let made = call.make(process.pid, direction);
         // Bytes that moved while it died may have gone to whoever has its id now.
         if !process.is_alive() {
-            return Err(ForeignError::Gone { moved });
+            return Err(ProcessVmError::Gone { moved });
         }
         match made {
             // Nothing of something: the kernel stopped before the first byte.
-            Ok(0) => return Err(ForeignError::NotThere { moved }),
+            Ok(0) => return Err(ProcessVmError::NotThere { moved }),
             Ok(bytes) => moved += bytes as u64,
             Err(libc::EINTR) => {}
-            Err(errno) => return Err(ForeignError::from_errno(errno, moved)),
+            Err(errno) => return Err(ProcessVmError::from_errno(errno, moved)),
         }
     }
     call.clear();

@@ -216,9 +216,9 @@ fn a_missing_page_ends_the_move_typed_with_the_bytes_before_it() {
     let moved = 100 + 2 * PAGE as u64;
     let (ours, back) = (here(vec![8; BYTES]), here(vec![0; BYTES]));
     let ended = scatter(&ours, &child.memory(), Direction::Write, &spans);
-    assert_eq!(ended, Err(ForeignError::NotThere { moved }));
+    assert_eq!(ended, Err(ProcessVmError::NotThere { moved }));
     let ended = scatter(&back, &child.memory(), Direction::Read, &spans);
-    assert_eq!(ended, Err(ForeignError::NotThere { moved }));
+    assert_eq!(ended, Err(ProcessVmError::NotThere { moved }));
     let found = bytes_of(&back);
     assert!(found[..100] == [8; 100] && found[100..200] == [0; 100] && found[200..200 + 2 * PAGE] == [8; 2 * PAGE]);
     assert!(found[200 + 2 * PAGE..].iter().all(|&byte| byte == 0), "nothing came from behind the hole");
@@ -226,7 +226,7 @@ fn a_missing_page_ends_the_move_typed_with_the_bytes_before_it() {
     assert_eq!(scatter(&ours, &child.memory(), Direction::Write, &beyond), Ok(10_000), "other pages are not affected");
     let first_missing = [Span { local: 0, remote: 5 * PAGE as u64, len: 1 }];
     let ended = scatter(&ours, &child.memory(), Direction::Write, &first_missing);
-    assert_eq!(ended, Err(ForeignError::NotThere { moved: 0 }));
+    assert_eq!(ended, Err(ProcessVmError::NotThere { moved: 0 }));
     assert!(ended.unwrap_err().to_string().contains("deregister"));
 }
 
@@ -264,11 +264,11 @@ fn a_process_that_dies_between_two_moves_is_gone() {
     assert!(child.process.is_alive());
     child.kill();
     assert!(!child.process.is_alive());
-    assert_eq!(scatter(&ours, &child.memory(), Direction::Write, &whole), Err(ForeignError::Gone { moved: 0 }));
+    assert_eq!(scatter(&ours, &child.memory(), Direction::Write, &whole), Err(ProcessVmError::Gone { moved: 0 }));
     let memory = child.memory();
     assert_eq!(
         empty(&mut one_byte(&ours, &memory), &child.process, Direction::Write, 5),
-        Err(ForeignError::Gone { moved: 5 })
+        Err(ProcessVmError::Gone { moved: 5 })
     );
     let again = ForeignProcess::reach(&Arc::new(ProcessWatch::of(child.pid as u32)), child.process.probe_words);
     assert_eq!(again.map(drop), Err(WhyNot::Gone));
@@ -296,7 +296,7 @@ fn a_process_that_has_another_value_at_the_place_is_not_written() {
     let replaced = Arc::new(ForeignProcess { pid: child.pid, watch, probe_words: wrong });
     let memory = ProcessVmMemory::new(&replaced, place, BYTES as u64, true).unwrap();
     let one = [Span { local: 0, remote: 0, len: 1 }];
-    assert_eq!(scatter(&here(vec![1; 8]), &memory, Direction::Write, &one), Err(ForeignError::Gone { moved: 0 }));
+    assert_eq!(scatter(&here(vec![1; 8]), &memory, Direction::Write, &one), Err(ProcessVmError::Gone { moved: 0 }));
     assert!(child.dump() == vec![3; BYTES]);
 }
 
@@ -314,7 +314,7 @@ fn nothing_moves_when_a_span_is_out_of_bounds_or_the_destination_read_only() {
         Span { local: 0, remote: 0, len: u64::MAX },
     ] {
         let ended = scatter(&ours, &child.memory(), Direction::Write, &[good, bad]);
-        assert!(matches!(ended, Err(ForeignError::Refused(CopyError::OutOfBounds { index: 1, .. }))), "{ended:?}");
+        assert!(matches!(ended, Err(ProcessVmError::Refused(CopyError::OutOfBounds { index: 1, .. }))), "{ended:?}");
     }
     let read_only = ProcessVmMemory { writable: false, ..child.memory() };
     assert_eq!(scatter(&ours, &read_only, Direction::Write, &[good]), Err(CopyError::ReadOnly.into()));
