@@ -38,6 +38,11 @@ def interrupted(wait) -> float:  # type: ignore[no-untyped-def]
 
 
 class ControlC(unittest.TestCase):
+    def setUp(self) -> None:
+        # A shell starts jobs in the background with it ignored, and Python then leaves it so.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+
     def test_it_ends_any_wait(self) -> None:
         with penstock.Engine("waits", yaml=LOCAL) as engine:
             pool = engine.pool(1 << 20, block=1 << 20, label="kv")
