@@ -100,8 +100,8 @@ pub enum CancelledOp {
 pub enum PostError {
     /// No room now; try again after polling.
     Full,
-    /// The gates are at these revisions, not at the expected ones: check the plan against the withdrawals and post again.
-    /// Nothing was moved.
+    /// The gates are at these revisions, not at the expected ones: check the plan against the
+    /// withdrawals and post again. Nothing of the batch was moved.
     Withdrawn(Revisions),
     /// A span reaches outside its window, or the destination may not be written. Nothing was moved.
     OutOfBounds,
