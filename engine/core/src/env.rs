@@ -134,6 +134,10 @@ pub trait Reactor: Send {
     /// Makes a wait return whenever this descriptor is readable. It is not read: who owns it makes it quiet again.
     fn watch_driver(&mut self, driver: BorrowedFd<'_>) -> io::Result<()>;
 
+    /// Makes a wait return at this moment, and [`Reactor::descriptor`] readable from then on until the next call; at
+    /// [`Timestamp::NEVER`] none does.
+    fn wake_at(&mut self, moment: Timestamp) -> io::Result<()>;
+
     /// Appends the tokens that are ready, waiting at most `timeout` (`None`: until woken).
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()>;
 

@@ -112,7 +112,7 @@ impl<E: Env> Engine<E> {
         let (name_text, host) = (name.to_string(), env.host());
         let card =
             EngineDescriptor { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
-        let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
+        let drivers = drivers(&transports, workers).map_err(system(DRIVER))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &segments, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
@@ -137,13 +137,14 @@ impl<E: Env> Engine<E> {
             shared.secret()?;
         }
         let equipped = queues.into_iter().zip(drivers).enumerate();
-        let workers: Vec<Worker<E>> =
+        let mut workers: Vec<Worker<E>> =
             equipped.map(|(index, (queue, drivers))| Worker::new(index, &shared, queue, drivers)).collect();
         if !shared.config.workers.progress.is_threaded() {
+            workers.iter_mut().try_for_each(Worker::begin).map_err(system(DRIVER))?;
             return Self::start_inline(&shared, reactor, listeners, workers).map_err(system("a reactor"));
         }
         let control = Control::new(&shared, reactor, listeners).map_err(system("a reactor"))?;
-        let engine = spawn(&shared, control, workers).map_err(system("a thread"))?;
+        let engine = spawn(&shared, control, workers)?;
         Ok(Self { engine, seen: AtomicU64::new(0), descriptor: None })
     }
 
@@ -399,7 +400,8 @@ impl<E: Env> Engine<E> {
         Ok(ended.len())
     }
 
-    /// A descriptor for `poll` or `epoll`: readable when something happened after [`Engine::arm`].
+    /// A descriptor for `poll` or `epoll`: readable when something happened after [`Engine::arm`], and for an inline engine also when it
+    /// has to be turned for the sake of a deadline: then nothing may have happened yet.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         match &self.descriptor {
             Some(descriptor) => descriptor.as_fd(),
@@ -417,18 +419,7 @@ impl<E: Env> Engine<E> {
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
         let sleeper = shared.segments.sleeper(0);
         sleeper.prepare();
-        let worker_is_idle = self.engine.with_inline(|inline| {
-            // Its bell wakes the same descriptor and may still sound as well.
-            let _ = rustix::io::read(&shared.segments.bells()[1], &mut [0u8; 8]);
-            inline.worker.sleeper.prepare();
-            let worked = inline.worker.turn();
-            let may_sleep = inline.worker.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());
-            may_sleep && !worked && !inline.worker.has_work()
-        });
-        let idle = match worker_is_idle {
-            None => true,
-            Some(idle) => idle?,
-        };
+        let idle = self.engine.with_inline(Inline::rest).unwrap_or(Ok(true))?;
         let now = shared
             .completions
             .load(Ordering::Acquire) // SYNC activity: pairs with completed_one()
@@ -580,6 +571,9 @@ fn named(config: &Config, bound: &[SocketAddr]) -> Vec<String> {
     config.session.advertise.iter().take(ADDRESSES_MAX).cloned().collect()
 }
 
+/// What cannot be had if a worker's drivers cannot be made or begun.
+const DRIVER: &str = "a transport's way to the kernel";
+
 /// What each worker does for all its lanes of a transport at once.
 fn drivers(transports: &[Arc<dyn Transport>], workers: usize) -> std::io::Result<Vec<Vec<Box<dyn Driver>>>> {
     let of = |worker| transports.iter().filter_map(move |transport| transport.driver(worker).transpose()).collect();
@@ -601,24 +595,36 @@ fn port(
     (port, queue)
 }
 
-/// Starts the control loop and the workers, each in its thread, the control loop first.
+/// Starts the control loop and the workers, each in its thread, the control loop first, and waits until the workers have begun.
 fn spawn<E: Env>(
     shared: &Arc<Shared<E>>,
     control: Control<E>,
     workers: Vec<Worker<E>>,
-) -> std::io::Result<Arc<EngineInner<E>>> {
-    let env = &shared.env;
-    let mut threads = vec![env.spawn("penstock-control", None, Box::new(move || control.run()))?];
-    for (index, worker) in workers.into_iter().enumerate() {
-        let core = shared.config.workers.cores.get(index).copied();
-        match env.spawn(&format!("penstock-{index}"), core, Box::new(move || worker.run())) {
-            Ok(thread) => threads.push(thread),
-            Err(error) => {
-                // Those that run already are told to stop.
-                EngineInner::threaded(Arc::clone(shared), threads).shut_down(None);
-                return Err(error);
+) -> Result<Arc<EngineInner<E>>, StartError> {
+    let (env, mut threads) = (&shared.env, Vec::with_capacity(1 + workers.len()));
+    let mut start = |name: &str, core, body| match env.spawn(name, core, body) {
+        Ok(thread) => Ok(threads.push(thread)),
+        Err(source) => Err(StartError::System { what: "a thread", source }),
+    };
+    let mut started = start("penstock-control", None, Box::new(move || control.run()));
+    let (begun, begins) = std::sync::mpsc::channel();
+    for (index, mut worker) in workers.into_iter().enumerate() {
+        let (core, begun) = (shared.config.workers.cores.get(index).copied(), begun.clone());
+        let body = move || {
+            let begins = worker.begin();
+            let runs = begins.is_ok();
+            let _ = begun.send(begins);
+            drop(begun);
+            if runs {
+                worker.run();
             }
-        }
+        };
+        started = started.and_then(|()| start(&format!("penstock-{index}"), core, Box::new(body)));
     }
-    Ok(EngineInner::threaded(Arc::clone(shared), threads))
+    drop(begun); // Once each worker has sent, or panicked, nothing more comes.
+    let failed = begins.iter().find_map(Result::err);
+    let failed = failed.map_or(Ok(()), |source| Err(StartError::System { what: DRIVER, source }));
+    let engine = EngineInner::threaded(Arc::clone(shared), threads);
+    // Those that run already are told to stop.
+    started.and(failed).inspect_err(|_| engine.shut_down(None)).map(|()| engine)
 }

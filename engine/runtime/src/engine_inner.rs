@@ -55,6 +55,20 @@ impl<E: Env> Inline<E> {
         worked
     }
 
+    /// The last look before the caller sleeps on the event fd, which wakes it for deadlines as well. Answers whether it may.
+    pub(crate) fn rest(&mut self) -> bool {
+        // The worker's bell wakes the same descriptor and may still sound.
+        let _ = rustix::io::read(&self.worker.shared.segments.bells()[1], &mut [0u8; 8]);
+        // Whatever wakes the caller, its next turn looks at the sockets and at what is due there.
+        self.since_control = TURNS_PER_CONTROL;
+        if self.worker.turn() {
+            return false;
+        }
+        let Some(until) = self.worker.rest(self.worker.shared.env.now()) else { return false };
+        let timed = self.control.wake_at(until);
+        timed.inspect_err(|error| tracing::warn!(%error, "an engine without a timer does not sleep")).is_ok()
+    }
+
     fn turn_control(&mut self) -> bool {
         self.since_control = 0;
         self.control.turn(Some(Duration::ZERO)) | self.worker.shared.stand_ins.progress()
@@ -157,7 +171,7 @@ impl<E: Env> EngineInner<E> {
             let stopped = || self.with_inline(|inline| inline.control.is_stopped()) != Some(Ok(false));
             self.wait_until(until, stopped);
             let _ = self.with_inline(|inline| {
-                inline.worker.remove_all_sessions(Cause::EngineClosed);
+                inline.worker.end(Cause::EngineClosed);
                 // Handles may keep the rest for long, and end in another thread, which cannot let go.
                 inline.life = None;
             });

@@ -27,7 +27,7 @@ pub mod record;
 pub mod remote;
 
 pub use caps::{Caps, Placement, Trust};
-pub use driver::Driver;
+pub use driver::{Driver, Rest};
 pub use lane::{
     Batch, CancelledOp, CounterRef, Failure, FlushRequest, Lane, LaneEvents, LaneFault, Note, NotifyPosted,
     NotifyRequest, PostError, Posted, Revisions,

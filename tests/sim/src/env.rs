@@ -303,6 +303,10 @@ impl Reactor for SimReactor {
         Ok(()) // As above.
     }
 
+    fn wake_at(&mut self, _moment: Timestamp) -> io::Result<()> {
+        Ok(()) // As above.
+    }
+
     fn wait(&mut self, _timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()> {
         let mut state = self.core.lock();
         let mut found = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::Timestamp;
 use penstock_ring::ReadyBits;
-use penstock_transport::Driver;
+use penstock_transport::{Driver, Rest};
 
 use crate::fabric::Fabric;
 
@@ -57,6 +57,11 @@ impl Hub {
             }
         }
         any
+    }
+
+    /// When the next lane wants to be looked at.
+    fn due(&self) -> Timestamp {
+        self.lock().values().map(|entry| entry.due).min().unwrap_or(Timestamp::NEVER)
     }
 }
 
@@ -132,8 +137,8 @@ impl Driver for SimDriver {
         hub.turn(|peer_index| ready.mark(peer_index))
     }
 
-    fn prepare_to_sleep(&mut self) -> bool {
-        !self.turn()
+    fn rest(&mut self, _: Timestamp) -> Rest {
+        if self.turn() { Rest::Busy } else { Rest::Until(self.hub.due()) }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

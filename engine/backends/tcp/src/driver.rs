@@ -3,8 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use penstock_core::Timestamp;
 use penstock_ring::ReadyBits;
-use penstock_transport::Driver;
+use penstock_transport::{Driver, Rest};
 
 use crate::hub::Hub;
 
@@ -26,8 +27,8 @@ impl Driver for TcpDriver {
         hub.lock().turn(|peer_index| ready.mark(peer_index))
     }
 
-    fn prepare_to_sleep(&mut self) -> bool {
-        self.hub.lock().io.prepare_to_sleep()
+    fn rest(&mut self, _: Timestamp) -> Rest {
+        if self.hub.lock().io.prepare_to_sleep() { Rest::Until(Timestamp::NEVER) } else { Rest::Busy }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -2,14 +2,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use penstock_transport::Driver;
+use penstock_core::Timestamp;
 use penstock_transport::host::Bell;
+use penstock_transport::{Driver, Rest};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 
 use crate::adapter::{Adapter, AsyncEvent};
 use crate::hub::{Hub, Inner};
@@ -23,10 +21,8 @@ const EVENTS_AT_ONCE: usize = 64;
 
 pub(crate) struct VerbsDriver {
     hub: Arc<Hub>,
-    /// What the worker sleeps on: CQs, adapters' events, and the timer.
+    /// What the worker sleeps on: CQs and adapters' events.
     descriptor: OwnedFd,
-    timer: OwnedFd,
-    is_timed: bool,
     /// The adapters whose descriptors it sleeps on.
     watched: Vec<usize>,
     events: Option<Events>,
@@ -46,9 +42,7 @@ impl VerbsDriver {
     /// The driver of the worker with this hub.
     pub(crate) fn new(hub: Arc<Hub>, adapters: &[Arc<dyn Adapter>], events: Option<Events>) -> std::io::Result<Self> {
         let descriptor = epoll::create(CreateFlags::CLOEXEC)?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let watch = |fd: BorrowedFd<'_>| epoll::add(&descriptor, fd, EventData::new_u64(0), EventFlags::IN);
-        watch(timer.as_fd())?;
         {
             let inner = hub.lock();
             (0..adapters.len()).try_for_each(|adapter| watch(inner.cq(adapter).descriptor()))?;
@@ -57,7 +51,7 @@ impl VerbsDriver {
             adapters.iter().try_for_each(|adapter| watch(adapter.events()))?;
         }
         let watched = (0..adapters.len()).collect();
-        Ok(Self { hub, descriptor, timer, is_timed: false, watched, events, turns: 0 })
+        Ok(Self { hub, descriptor, watched, events, turns: 0 })
     }
 
     /// Asks the adapters what has happened to them, and tells all workers' lanes. Returns whether anything had.
@@ -89,21 +83,6 @@ impl VerbsDriver {
             hubs.iter().for_each(|(_, bell)| bell.ring());
         }
         any
-    }
-
-    /// Makes the descriptor readable then.
-    fn set_timer(&mut self, at: Option<Instant>) {
-        if at.is_none() && !self.is_timed {
-            return;
-        }
-        let left = at.map_or(Duration::ZERO, |at| {
-            at.saturating_duration_since(Instant::now()).clamp(Duration::from_nanos(1), Duration::from_secs(3600))
-        });
-        let it_value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A timer of a sane length is not refused; without it the worker would sleep longer.
-        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value });
-        self.is_timed = at.is_some() && set.is_ok();
     }
 }
 
@@ -138,24 +117,21 @@ impl Driver for VerbsDriver {
         any
     }
 
-    fn prepare_to_sleep(&mut self) -> bool {
+    fn rest(&mut self, now: Timestamp) -> Rest {
         if self.take_events() {
-            return false;
+            return Rest::Busy;
         }
-        let at = {
-            let Some(mut inner) = self.hub.try_lock() else { return false };
-            inner.next_turn();
-            inner.arm();
-            unwatch_dead(&inner, &mut self.watched, &self.descriptor, self.events.as_ref());
-            if inner.turn() {
-                return false;
-            }
-            // However long the sleep, nobody takes the clock from before it for the present.
-            inner.next_turn();
-            inner.next_look()
-        };
-        self.set_timer(at);
-        true
+        let Some(mut inner) = self.hub.try_lock() else { return Rest::Busy };
+        inner.next_turn();
+        inner.arm();
+        unwatch_dead(&inner, &mut self.watched, &self.descriptor, self.events.as_ref());
+        if inner.turn() {
+            return Rest::Busy;
+        }
+        // However long the sleep, nobody takes the clock from before it for the present.
+        inner.next_turn();
+        let look = inner.next_look();
+        Rest::Until(look.map_or(Timestamp::NEVER, |at| now + at.saturating_duration_since(Instant::now())))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

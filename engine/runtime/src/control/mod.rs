@@ -185,11 +185,19 @@ impl<E: Env> Control<E> {
                 tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
                 return;
             }
-            let others =
-                [self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.manager_deadline()];
-            let deadline = self.next_deadline().into_iter().chain(others.into_iter().flatten()).min();
-            self.turn(deadline.map(|deadline| deadline.since(now)));
+            self.turn(self.next_turn().map(|moment| moment.since(now)));
         }
+    }
+
+    /// When it is to be turned although nobody says anything.
+    fn next_turn(&self) -> Option<Timestamp> {
+        let others = [self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.manager_deadline()];
+        self.next_deadline().into_iter().chain(others.into_iter().flatten()).min()
+    }
+
+    /// Makes the reactor's descriptor readable when this moment has come, or the next turn of this loop.
+    pub(crate) fn wake_at(&mut self, moment: Timestamp) -> std::io::Result<()> {
+        self.reactor.wake_at(self.next_turn().map_or(moment, |turn| turn.min(moment)))
     }
 
     /// Whether all goodbyes are said.

@@ -6,14 +6,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_core::Timestamp;
 use penstock_core::env::{Reactor, Waker};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use super::{SystemListener, SystemStream};
 
 const WAKE_TOKEN: u64 = u64::MAX;
 const BELL_TOKEN: u64 = u64::MAX - 1;
 const DRIVER_TOKEN: u64 = u64::MAX - 2;
+const TIMER_TOKEN: u64 = u64::MAX - 3;
 const EVENTS_PER_WAIT: usize = 64;
 
 /// An epoll set and the eventfd that wakes it.
@@ -22,6 +25,8 @@ pub struct SystemReactor {
     set: OwnedFd,
     wake: Arc<Wake>,
     bells: Vec<OwnedFd>,
+    /// Made when it is first needed.
+    timer: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -43,7 +48,7 @@ impl SystemReactor {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&set, &wake, epoll::EventData::new_u64(WAKE_TOKEN), epoll::EventFlags::IN)?;
-        Ok(Self { set, wake: Arc::new(Wake(wake)), bells: Vec::new() })
+        Ok(Self { set, wake: Arc::new(Wake(wake)), bells: Vec::new(), timer: None })
     }
 }
 
@@ -82,6 +87,27 @@ impl Reactor for SystemReactor {
         Ok(epoll::add(&self.set, driver, epoll::EventData::new_u64(DRIVER_TOKEN), epoll::EventFlags::IN)?)
     }
 
+    fn wake_at(&mut self, moment: Timestamp) -> io::Result<()> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let never = moment == Timestamp::NEVER;
+        let timer = match &self.timer {
+            Some(timer) => timer,
+            None if never => return Ok(()),
+            None => {
+                let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+                let flags = epoll::EventFlags::IN;
+                epoll::add(&self.set, &timer, epoll::EventData::new_u64(TIMER_TOKEN), flags)?;
+                self.timer.insert(timer)
+            }
+        };
+        // Zero would stop the timer: who asks for the beginning of time is woken at once.
+        let since_boot = moment.since(Timestamp::default()).max(Duration::from_nanos(1));
+        let it_value = if never { zero } else { Timespec::try_from(since_boot).map_err(io::Error::other)? };
+        let spec = Itimerspec { it_interval: zero, it_value };
+        timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &spec)?;
+        Ok(())
+    }
+
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()> {
         let timeout = timeout.and_then(|span| Timespec::try_from(span).ok());
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_WAIT];
@@ -100,6 +126,9 @@ impl Reactor for SystemReactor {
                     }
                 }
                 DRIVER_TOKEN => {}
+                TIMER_TOKEN => {
+                    let _ = self.timer.as_ref().map(|timer| rustix::io::read(timer, &mut [0u8; 8]));
+                }
                 token => ready.push(token),
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_core::config::Progress;
 use penstock_core::{Cause, Env, Timestamp};
-use penstock_transport::Driver;
+use penstock_transport::{Driver, Rest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Worker;
@@ -51,21 +51,33 @@ impl Idler {
 }
 
 impl<E: Env> Worker<E> {
-    /// Sleeps until somebody rings, a deadline comes, or the longest sleep is over.
-    fn sleep(&mut self, now: Timestamp) {
+    /// The last look before a sleep: until when it may last; none if there is something to do.
+    pub(crate) fn rest(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.sleeper.prepare();
-        // Room that came back before the sleep flag was set woke nobody: check again.
-        let may_sleep = self.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());
-        if may_sleep && !self.has_work() && !self.retry_blocked_notifies() {
-            let is_waited_for = !self.notify_blocked.is_empty();
-            let longest = if is_waited_for { LOOK_EVERY } else { SLEEP_MAX };
-            let until = self.next_deadline().min(now + longest);
-            let bell = &self.shared.segments.bells()[1 + self.index];
-            self.own().statistics.sleeps.add(1);
-            sleep_on(bell, &self.drivers, until.since(now));
-            if is_waited_for {
-                self.check_liveness();
+        let mut until = self.next_deadline.min(now + SLEEP_MAX);
+        for driver in &mut self.drivers {
+            match driver.rest(now) {
+                Rest::Busy => return None,
+                Rest::Until(moment) => until = until.min(moment),
             }
+        }
+        // Room that came back before the sleep flag was set woke nobody: check again.
+        if self.has_work() || self.retry_blocked_notifies() {
+            return None;
+        }
+        if !self.notify_blocked.is_empty() {
+            self.check_liveness();
+            until = until.min(now + LOOK_EVERY);
+        }
+        Some(until)
+    }
+
+    /// Sleeps until somebody rings, a driver has something, a deadline comes, or the longest sleep is over.
+    fn sleep(&mut self, now: Timestamp) {
+        if let Some(until) = self.rest(now) {
+            self.own().statistics.sleeps.add(1);
+            let bell = &self.shared.segments.bells()[1 + self.index];
+            sleep_on(bell, &self.drivers, until.since(now));
         }
         self.sleeper.awake();
     }
@@ -79,17 +91,12 @@ impl<E: Env> Worker<E> {
     }
 }
 
-/// Drivers of one worker: one for each transport that needs the kernel.
-const DRIVERS_MAX: usize = 3;
-
 /// Sleeps until the bell is rung, a driver has something or the time is over, and silences the bell.
-fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], within: Duration) {
-    let timeout = Timespec::try_from(within).ok();
-    let watched = |index: usize| drivers.get(index).map_or(bell.as_fd(), |driver| driver.fd());
-    let fds: [BorrowedFd<'_>; 1 + DRIVERS_MAX] =
-        std::array::from_fn(|index| if index == 0 { bell.as_fd() } else { watched(index - 1) });
-    let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
-    let woken = poll(&mut fds[..=drivers.len().min(DRIVERS_MAX)], timeout.as_ref()).is_ok();
+fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], timeout: Duration) {
+    let watched = std::iter::once(bell.as_fd()).chain(drivers.iter().map(|driver| driver.fd()));
+    let watched: Vec<BorrowedFd<'_>> = watched.collect();
+    let mut fds: Vec<PollFd<'_>> = watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let woken = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()).is_ok();
     if woken && fds[0].revents().contains(PollFlags::IN) {
         // The bell does not block: at worst another sleeper was faster.
         let _ = rustix::io::read(bell, &mut [0u8; 8]);

@@ -153,6 +153,18 @@ impl<E: Env> Worker<E> {
         &self.shared.workers[self.index]
     }
 
+    /// Begins its drivers, on the thread that it will work on. If one cannot begin, those that have are ended.
+    pub(crate) fn begin(&mut self) -> std::io::Result<()> {
+        for index in 0..self.drivers.len() {
+            if let Err(error) = self.drivers[index].begin() {
+                self.drivers.truncate(index);
+                self.end(Cause::EngineClosed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// The thread's body: turns until told to stop.
     pub(crate) fn run(mut self) {
         let mut idler = Idler::new(&self.shared);
@@ -163,7 +175,7 @@ impl<E: Env> Worker<E> {
                 idler.rest(&mut self);
             }
         }
-        self.remove_all_sessions(Cause::EngineClosed);
+        self.end(Cause::EngineClosed);
     }
 
     /// One turn. Returns whether there was anything to do.
@@ -244,11 +256,6 @@ impl<E: Env> Worker<E> {
         statistics.bytes.add(bytes);
     }
 
-    /// When a sleep must end at the latest.
-    pub(crate) fn next_deadline(&self) -> Timestamp {
-        self.next_deadline
-    }
-
     fn handle_call(&mut self, call: WorkerCall) {
         match call {
             WorkerCall::AddLane { peer, lane } => {
@@ -293,8 +300,8 @@ impl<E: Env> Worker<E> {
         self.drop_lane(peer, cause);
     }
 
-    /// Ends everything with everyone.
-    pub(crate) fn remove_all_sessions(&mut self, cause: Cause) {
+    /// Ends everything with everyone: the last thing it does.
+    pub(crate) fn end(&mut self, cause: Cause) {
         while self.take_commands() {}
         for active in std::mem::take(&mut self.active).into_iter().flatten() {
             self.cancel(active, Stage::Queue, cause, CancelLevel::Immediate);
@@ -307,6 +314,7 @@ impl<E: Env> Worker<E> {
             self.fail(active, Stage::Notify, cause);
         }
         self.lanes.clear();
+        self.drivers.iter_mut().for_each(|driver| driver.end());
     }
 
     fn take_commands(&mut self) -> bool {

@@ -3,6 +3,7 @@
 //! One program, as each is compiled and linked by itself. What counts the process's descriptors is another one beside this.
 
 mod double;
+mod drivers;
 mod hosts;
 mod network;
 mod network_tcp;

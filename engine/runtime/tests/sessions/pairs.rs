@@ -18,10 +18,10 @@ fn config(
     if progress.is_threaded() { config.workers(workers) } else { config }
 }
 
-struct Folder(std::path::PathBuf);
+pub(crate) struct Folder(pub(crate) std::path::PathBuf);
 
 impl Folder {
-    fn new(label: &str) -> Self {
+    pub(crate) fn new(label: &str) -> Self {
         let path = std::env::temp_dir().join(format!("penstock-test-{}-{label}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)

@@ -1,4 +1,5 @@
-use penstock_transport::Driver;
+use penstock_core::Timestamp;
+use penstock_transport::{Driver, Rest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -83,6 +84,10 @@ fn is_readable(driver: &dyn Driver) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
+fn may_sleep(side: &mut Side) -> bool {
+    side.workers[0].driver.rest(Timestamp::default()) != Rest::Busy
+}
+
 /// The names of an engine's adapters in its next offer.
 fn offered(engine: &Engine) -> Vec<String> {
     let offer = crate::offer::VerbsOffer::parse(&engine.offer(PARTY + 1, 1).blob, 1, 1).unwrap();
@@ -113,10 +118,10 @@ fn a_card_that_makes_no_queues_is_left_out() {
 fn a_card_that_has_failed_keeps_nobody_awake_and_is_not_offered() {
     let (_network, mut sides) = session(2);
     sides[0].engine.adapters[1].fail();
-    until(&mut sides, "it was noticed", |sides| !sides[0].workers[0].driver.prepare_to_sleep());
+    until(&mut sides, "it was noticed", |sides| !may_sleep(&mut sides[0]));
     settle(&mut sides);
     assert!(is_readable(&*sides[0].workers[0].driver), "its device is gone");
-    until(&mut sides, "there is nothing to do", |sides| sides[0].workers[0].driver.prepare_to_sleep());
+    until(&mut sides, "there is nothing to do", |sides| may_sleep(&mut sides[0]));
     assert!(!is_readable(&*sides[0].workers[0].driver));
     assert_eq!(offered(&sides[0].engine), ["model0/1"]);
 }
@@ -127,19 +132,19 @@ fn a_driver_sleeps_until_something_comes() {
     let (_network, mut sides) = session(1);
     for _ in 0..3 {
         settle(&mut sides);
-        assert!(sides[1].workers[0].driver.prepare_to_sleep());
+        assert!(may_sleep(&mut sides[1]));
         assert!(!is_readable(&*sides[1].workers[0].driver), "nothing has come");
         sides[0].workers[0].got.completed.clear();
         sides[0].tell(1, 1, 1, b"wake up").unwrap();
         sides[0].workers[0].lane().ring_doorbell().unwrap();
         while sides[0].turn() {}
         assert!(is_readable(&*sides[1].workers[0].driver));
-        assert!(!sides[1].workers[0].driver.prepare_to_sleep());
+        assert!(!may_sleep(&mut sides[1]));
         until(&mut sides, "the note is there", |sides| sides[0].result(1) == Some(Ok(1)));
     }
     sides[1].engine.adapters[0].raise(crate::adapter::AsyncEvent::PortDown);
     assert!(is_readable(&*sides[1].workers[0].driver), "events of a card wake too");
-    assert!(!sides[1].workers[0].driver.prepare_to_sleep());
+    assert!(!may_sleep(&mut sides[1]));
 }
 
 #[test]

@@ -2,7 +2,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use penstock_core::Timestamp;
 use penstock_ring::Sleeper;
+use penstock_transport::Rest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -64,22 +66,27 @@ fn run(
             continue;
         }
         sleeper.prepare();
-        let may_sleep = side.workers[0].driver.prepare_to_sleep();
+        let rest = side.workers[0].driver.rest(Timestamp::default());
         let nothing_said = side.is_deaf || side.said.lock().unwrap().is_empty();
-        if may_sleep && side.workers[0].ready.is_empty() && nothing_said && !stop.load(Ordering::Relaxed) {
+        if let Rest::Until(until) = rest
+            && side.workers[0].ready.is_empty()
+            && nothing_said
+            && !stop.load(Ordering::Relaxed)
+        {
             sleeps += 1;
-            sleep(&side);
+            sleep(&side, until.since(Timestamp::default()));
         }
         sleeper.awake();
     }
     (side, sleeps)
 }
 
-fn sleep(side: &Side) {
+fn sleep(side: &Side, at_most: Duration) {
     let (bell, driver) = (&side.engine.segments.bells()[1], side.workers[0].driver.fd());
     let mut fds = [PollFd::new(bell, PollFlags::IN), PollFd::new(&driver, PollFlags::IN)];
-    let timeout = Timespec::try_from(TOO_LONG).unwrap();
-    assert_ne!(poll(&mut fds, Some(&timeout)).unwrap(), 0, "nobody has woken it");
+    let timeout = Timespec::try_from(TOO_LONG.min(at_most)).unwrap();
+    let woken = poll(&mut fds, Some(&timeout)).unwrap();
+    assert!(woken > 0 || at_most < TOO_LONG, "nobody has woken it");
     let _ = rustix::io::read(bell, &mut [0u8; 8]);
 }
 
