@@ -14,6 +14,7 @@
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
 //! - [`host`]: what the transports inside one host have in common
+//! - [`mediated`]: what those have in common whose target moves the bytes itself
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod driver;
 pub mod host;
 pub mod lane;
 pub mod link;
+pub mod mediated;
 pub mod peer_view;
 pub mod record;
 pub mod remote;

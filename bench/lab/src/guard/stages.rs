@@ -51,7 +51,7 @@ const TABLE: &[(&str, &str, Stage)] = &[
     ("engine/memory/src/copy/", "", Stage::Bounds),
     ("engine/core/src/plan/", "", Stage::Expansion),
     ("engine/transport/src/host/lane.rs", "notify", Stage::Notify),
-    ("engine/transport/src/host/lane.rs", "increment_counter", Stage::Notify),
+    ("engine/transport/src/host/mailbox.rs", "increment_counter", Stage::Notify),
     ("engine/transport/src/host/lane.rs", "push", Stage::Notify),
     ("engine/transport/src/record.rs", "", Stage::Notify),
     ("engine/transport/src/host/mailbox.rs", "", Stage::Notify),

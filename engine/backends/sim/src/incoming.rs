@@ -1,111 +1,21 @@
 //! What a peer may do here: looked up and checked for each of its messages, before its first byte.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
-use penstock_memory::{Registry, Window};
-use penstock_ring::Hazard;
-use penstock_transport::host::{
-    Bell, EngineSegments, LastRegion, OwnerStateView, WithdrawalConflict, check_withdrawals,
-};
-use penstock_transport::{CounterRef, LaneEvents, LaneFault};
-use rustix::thread::futex;
+use penstock_memory::Window;
+use penstock_transport::host::{OwnerStateView, WithdrawalConflict, check_withdrawals};
+use penstock_transport::mediated::{LaneTarget, Notes, Poisoned, Touch, Wants};
+use penstock_transport::{LaneEvents, LaneFault};
 
-use crate::notes::Notes;
 use crate::packet::{Message, PAYLOAD_BYTES_MAX, Request};
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
-/// What a lane shows of itself while it touches this engine's memory.
-pub(crate) struct Touch(pub(crate) Hazard);
-
-impl Touch {
-    /// Copies under the raised hazard. What is withdrawn is looked up inside.
-    pub(crate) fn during<R>(&mut self, copy: impl FnOnce() -> R) -> R {
-        self.0.enter(0);
-        let result = copy();
-        self.0.leave();
-        result
-    }
-}
-
-/// What a lane uses of its engine.
-pub(crate) struct Common {
-    pub(crate) segments: Arc<EngineSegments>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) touch: Touch,
-    pub(crate) known: LastRegion,
-    pub(crate) application: Bell,
-}
-
-impl Common {
-    /// Returns whether the counter is still there.
-    fn count(&self, counter: CounterRef) -> bool {
-        let cell = self.segments.mailbox.view().counter(counter.index);
-        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
-        if cell.add_one() {
-            // Fails only if nobody waits any more.
-            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
-        }
-        self.application.ring_after_barrier();
-        true
-    }
-}
-
-/// What the peer wants with its extents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wants {
-    Write,
-    Read,
-}
-
-/// The memory that a request names, if the peer may do that to it: what to answer if not. A request that nobody who keeps to
-/// the rules can make breaks the lane.
-fn admit(
-    wants: Wants,
-    request: &Request,
-    view: &OwnerStateView,
-    registry: &Registry,
-    known: &mut LastRegion,
-) -> Result<Result<Window, Cause>, LaneFault> {
-    if request.revision > view.revision() {
-        return Err(CORRUPT); // Nobody can have told it.
-    }
-    if let Err(withdrawn) = check_withdrawals(view, request.revision, request.key, request.extents.iter().copied()) {
-        return Ok(Err(withdrawn.cause_for_peer()));
-    }
-    let Some(region) = known.find(registry, request.key) else { return Ok(Err(Cause::RevokedByPeer)) };
-    let (rights, window) = (region.rights(), region.window());
-    let is_allowed = match wants {
-        Wants::Write => rights.allows_write() && window.is_writable(),
-        Wants::Read => rights.allows_read(),
-    };
-    let is_inside = |&(offset, len): &(u64, u64)| offset.checked_add(len).is_some_and(|end| end <= window.len());
-    let is_fine = is_allowed && request.extents.iter().all(is_inside);
-    Ok(if is_fine { Ok(window.clone()) } else { Err(Cause::OutOfBounds) })
-}
-
-/// Transfers of the peer of which something was refused: what notifies of them is not told.
-///
-/// A notification that follows such a write left before the peer heard of the refusal, so within the window that
-/// it has; older ones are forgotten.
-#[derive(Default)]
-struct Poisoned(VecDeque<(u64, u64, Cause)>);
-
-impl Poisoned {
-    fn add(&mut self, operation: u64, transfer: u64, cause: Cause) {
-        while self.0.front().is_some_and(|&(old, ..)| old + IN_FLIGHT_PER_LANE_MAX as u64 <= operation) {
-            self.0.pop_front();
-        }
-        self.0.push_back((operation, transfer, cause));
-    }
-
-    fn why(&self, transfer: u64) -> Option<Cause> {
-        self.0.iter().find(|(_, poisoned, _)| *poisoned == transfer).map(|&(.., cause)| cause)
-    }
+fn admit(wants: Wants, request: &Request, target: &mut LaneTarget) -> Result<Result<Window, Cause>, LaneFault> {
+    target.admit(wants, request.key, request.revision, request.extents.iter().copied())
 }
 
 /// Bytes that the peer asked for and that leave as there is room.
@@ -143,24 +53,21 @@ impl Incoming {
         &mut self,
         request: &Request,
         bytes: &[u8],
-        common: &mut Common,
+        target: &mut LaneTarget,
     ) -> Result<Result<(), Cause>, LaneFault> {
-        let Common { segments, registry, touch, known, .. } = common;
-        touch.during(|| {
-            let memory = match admit(Wants::Write, request, segments.owner_state.view(), registry, known)? {
-                Ok(memory) => memory,
-                Err(cause) => return Ok(Err(cause)),
-            };
+        target.touch.enter();
+        let landed = admit(Wants::Write, request, target).map(|admitted| {
+            let memory = admitted?;
             let mut start = 0;
             for &(offset, len) in &request.extents {
                 let part = &bytes[start..start + len as usize];
-                if memory.write_from(offset, part).is_err() {
-                    return Ok(Err(Cause::OutOfBounds)); // Checked when it was admitted.
-                }
+                memory.write_from(offset, part).map_err(|_| Cause::OutOfBounds)?; // Checked when it was admitted.
                 start += len as usize;
             }
-            Ok(Ok(()))
-        })
+            Ok(())
+        });
+        target.touch.leave();
+        landed
     }
 
     /// All before it have come: the next part of a WRITE, with what became of its bytes.
@@ -192,13 +99,12 @@ impl Incoming {
     }
 
     /// The peer asks for bytes.
-    pub(crate) fn asked(&mut self, request: Request, common: &mut Common) -> Result<(), LaneFault> {
+    pub(crate) fn asked(&mut self, request: Request, target: &mut LaneTarget) -> Result<(), LaneFault> {
         self.begin(request.operation)?;
-        let view = common.segments.owner_state.view();
         // Before anything is looked up: what is withdrawn from now on is seen when the bytes leave.
-        let checked = view.revision();
+        let checked = target.view().revision();
         let operation = request.operation;
-        let reply = match admit(Wants::Read, &request, view, &common.registry, &mut common.known)? {
+        let reply = match admit(Wants::Read, &request, target)? {
             Err(cause) => Reply::Done { operation, result: Err(cause) },
             Ok(memory) => {
                 let (key, extents) = (request.key, request.extents);
@@ -213,7 +119,7 @@ impl Incoming {
     pub(crate) fn notified(
         &mut self,
         message: &Message<'_>,
-        common: &Common,
+        target: &LaneTarget,
         notes: &mut Notes,
         events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
@@ -223,7 +129,7 @@ impl Incoming {
         if let Some(note) = note {
             notes.arrive(note, why.is_none(), events)?;
         }
-        let is_counted = why.is_some() || counter.is_none_or(|counter| common.count(counter));
+        let is_counted = why.is_some() || counter.is_none_or(|counter| target.increment_counter(counter));
         let result = why.map_or(Ok(u64::from(is_counted)), Err);
         self.replies.push_back(Reply::Done { operation, result });
         Ok(())
@@ -243,11 +149,12 @@ impl Incoming {
     }
 
     /// The next message that the peer is to hear, if there is any.
-    pub(crate) fn reply(&mut self, common: &mut Common) -> Option<Vec<u8>> {
-        let view = common.segments.owner_state.view();
+    pub(crate) fn reply(&mut self, target: &mut LaneTarget) -> Option<Vec<u8>> {
+        let LaneTarget { segments, touch, .. } = target;
+        let view = segments.owner_state.view();
         let done = match self.replies.front_mut()? {
             Reply::Done { operation, result } => (*operation, *result),
-            Reply::Answer(answer) => match answer.next(view, &mut common.touch) {
+            Reply::Answer(answer) => match answer.next(view, touch) {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => (answer.operation, Ok(answer.sent)),
                 Err(cause) => (answer.operation, Err(cause)),

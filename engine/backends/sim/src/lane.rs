@@ -6,6 +6,7 @@ use penstock_core::limits::UNIT_BYTES;
 use penstock_core::{Cause, Direction, Timestamp};
 use penstock_ring::ReadyBits;
 use penstock_transport::lane::{CancelledOp, Handle};
+use penstock_transport::mediated::{LaneTarget, Notes};
 use penstock_transport::record::lines_for;
 use penstock_transport::{
     Batch, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteGateLog,
@@ -13,9 +14,8 @@ use penstock_transport::{
 };
 
 use crate::hub::SimPort;
-use crate::incoming::{Common, Incoming};
+use crate::incoming::Incoming;
 use crate::line::{Kept, Line};
-use crate::notes::Notes;
 use crate::outgoing::{Kind, Memories, Op, Outgoing};
 use crate::packet::{Head, Message, PacketError};
 
@@ -23,7 +23,7 @@ use crate::packet::{Head, Message, PacketError};
 const PACKETS_PER_POLL: usize = 64;
 
 pub(crate) struct SimLane {
-    pub(crate) common: Common,
+    pub(crate) target: LaneTarget,
     pub(crate) told: Arc<RemoteGateLog>,
     /// Where the lane itself marks that there is something to do.
     pub(crate) ready: ReadyBits,
@@ -54,10 +54,10 @@ impl SimLane {
             return Ok(());
         }
         let landed = match Message::parse(body).map_err(garbled)? {
-            Message::Write { request, bytes, .. } => Some(self.incoming.land(&request, bytes, &mut self.common)?),
+            Message::Write { request, bytes, .. } => Some(self.incoming.land(&request, bytes, &mut self.target)?),
             Message::Data { operation, place, bytes } => {
-                let view = self.common.segments.owner_state.view();
-                self.outgoing.land(operation, place, bytes, view, &mut self.common.touch)?;
+                let LaneTarget { segments, touch, .. } = &mut self.target;
+                self.outgoing.land(operation, place, bytes, segments.owner_state.view(), touch)?;
                 None
             }
             _ => None,
@@ -75,9 +75,9 @@ impl SimLane {
             (Message::GivenUp { operation, transfer, is_last, cause }, _) => {
                 self.incoming.wrote(operation, transfer, is_last, Err(cause))
             }
-            (Message::Read(request), _) => self.incoming.asked(request, &mut self.common),
+            (Message::Read(request), _) => self.incoming.asked(request, &mut self.target),
             (message @ Message::Notify { .. }, _) => {
-                self.incoming.notified(&message, &self.common, &mut self.notes, events)
+                self.incoming.notified(&message, &self.target, &mut self.notes, events)
             }
             (Message::Done { operation, result, revision }, _) => {
                 self.told.on_revision(revision);
@@ -90,7 +90,7 @@ impl SimLane {
 
     /// Sends what there is room for, repeats what was not heard, and says what has come.
     fn send(&mut self, now: Timestamp) -> Result<(), LaneFault> {
-        let Self { common, line, outgoing, incoming, notes, port, .. } = self;
+        let Self { target, line, outgoing, incoming, notes, port, .. } = self;
         let (to, (from_epoch, to_epoch)) = (self.to, self.epochs);
         let (until, seen) = line.heard();
         let packet = |sequence, message: &[u8]| {
@@ -103,20 +103,22 @@ impl SimLane {
         let mut has_said = false;
         // In turns, so that neither side's bulk waits for the other's.
         while line.has_room() {
-            if let Some(lines) = notes.tell() {
+            if notes.is_due()
+                && let Some(lines) = notes.tell()
+            {
                 let mut message = Vec::new();
                 Message::Credit(lines).put(&mut message);
                 line.push(message, None, now, packet);
                 has_said = true;
                 continue;
             }
-            let reply = incoming.reply(common);
+            let reply = incoming.reply(target);
             let mut any = reply.is_some();
             if let Some(message) = reply {
                 line.push(message, None, now, packet);
             }
             if line.has_room()
-                && let Some((message, part)) = outgoing.next(common.segments.owner_state.view(), &mut common.touch)
+                && let Some((message, part)) = outgoing.next(target.segments.owner_state.view(), &mut target.touch)
             {
                 line.push(message, part, now, packet);
                 any = true;
@@ -141,7 +143,7 @@ impl Lane for SimLane {
         };
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
-        let here = self.common.segments.owner_state.view().revision();
+        let here = self.target.view().revision();
         let there = self.told.replicated().max(batch.expected.remote);
         if (Revisions { local: here, remote: there }) != batch.expected {
             return Err(PostError::Withdrawn(Revisions { local: here, remote: there }));

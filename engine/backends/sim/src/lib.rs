@@ -9,9 +9,9 @@
 //! - [`fabric`]: what carries packets, and tells the time
 //! - [`packet`]: what is in one, parsed as the untrusted bytes it is
 //! - `line`: every message arrives once, whatever becomes of packets
-//! - [`transport`], [`registrar`]: reaching, offering, joining; the way to a peer's memory
+//! - [`transport`]: reaching, offering, joining
 //! - `lane`, `outgoing`: one worker's lane, and what this side has under way
-//! - `incoming`, `notes`: what a peer may do, notes and the room for them
+//! - `incoming`: what a peer asks; what it may do, and the room for its notes, are in [`penstock_transport::mediated`]
 //! - `hub`: ports, and what a worker looks at for all of them
 
 #![forbid(unsafe_code)]
@@ -21,10 +21,8 @@ mod hub;
 mod incoming;
 mod lane;
 mod line;
-mod notes;
 mod outgoing;
 pub mod packet;
-pub mod registrar;
 pub mod transport;
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use penstock_core::{Cause, NoteId, Span};
 use penstock_memory::Window;
 use penstock_transport::host::{OwnerStateView, WithdrawalConflict, check_withdrawals};
 use penstock_transport::lane::CancelledOp;
+use penstock_transport::mediated::Touch;
 use penstock_transport::{CounterRef, Failure, LaneEvents, LaneFault, Note};
 
-use crate::incoming::Touch;
 use crate::line::{FramePart, Line};
 use crate::packet::{Message, PAYLOAD_BYTES_MAX, Request};
 

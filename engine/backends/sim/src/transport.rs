@@ -9,24 +9,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_memory::{MemoryError, Registry};
-use penstock_transport::host::{EngineSegments, LastRegion};
+use penstock_transport::host::EngineSegments;
 use penstock_transport::link::Offering;
+use penstock_transport::mediated::{LaneTarget, Notes, TargetMediatedRegistrar};
 use penstock_transport::{
     Caps, Driver, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope, Transport, Trust,
 };
 
 use crate::fabric::Fabric;
 use crate::hub::{Hub, SimDriver, SimPort};
-use crate::incoming::{Common, Incoming, Touch};
+use crate::incoming::Incoming;
 use crate::lane::SimLane;
 use crate::line::Line;
-use crate::notes::Notes;
 use crate::outgoing::Outgoing;
 use crate::packet::VERSION;
-use crate::registrar::SimRegistrar;
 
 /// How long a peer may say nothing while it is spoken to.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Exports regions to, and imports them from, engines on other simulated hosts.
+const REGISTRAR: TargetMediatedRegistrar =
+    TargetMediatedRegistrar { name: SimTransport::NAME, reason: "the peer is met over a simulated network" };
 
 /// The transport between simulated hosts. Its engines have one worker each, as engines without threads have.
 pub struct SimTransport {
@@ -144,13 +147,7 @@ fn join(
 ) -> Link {
     let told = Arc::new(RemoteGateLog::default());
     let lane = SimLane {
-        common: Common {
-            touch: Touch(segments.owner_state.hazard(here.peer_index, 0)),
-            known: LastRegion::default(),
-            application: segments.ringer(0),
-            registry,
-            segments: Arc::clone(&segments),
-        },
+        target: LaneTarget::new(Arc::clone(&segments), registry, here.peer_index, 0),
         told: Arc::clone(&told),
         ready: segments.mailbox.view().ready(0),
         peer_index: here.peer_index,
@@ -164,7 +161,7 @@ fn join(
     };
     Link {
         lanes: vec![Box::new(lane)],
-        registrar: Arc::new(SimRegistrar),
+        registrar: Arc::new(REGISTRAR),
         peer_view: PeerView::Reported(told),
         streams: None,
         transport_messages: None,

@@ -7,13 +7,13 @@ use penstock_core::Cause;
 use penstock_core::Direction;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_transport::lane::CancelledOp;
+use penstock_transport::mediated::Notes;
 use penstock_transport::record::lines_for;
 use penstock_transport::{
     Batch, LaneEvents, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, TargetMediatedMemory,
 };
 
 use crate::hub::Inner;
-use crate::notes::Notes;
 use crate::op::{Kind, Ops};
 use crate::stream::{Common, Ledger, Stream};
 use crate::wire::PAYLOAD_BYTES_MAX;
@@ -37,7 +37,7 @@ impl Channel {
     pub(crate) fn new(streams: usize) -> Self {
         Self {
             streams: (0..streams).map(|_| None).collect(),
-            ledger: Ledger { ops: Ops::default(), notes: Notes::new(), ended: Vec::new() },
+            ledger: Ledger { ops: Ops::default(), notes: Notes::default(), ended: Vec::new() },
             transfer: 0,
             current: 0,
             on_current: 0,
@@ -189,7 +189,7 @@ impl Channel {
         for stream in self.streams.iter_mut().flatten() {
             stream.hear(hub.take_ready(stream.key));
             while let Some(released) = hub.take_released(stream.key) {
-                stream.released(&released, &mut common.touch, &mut self.ledger.ops, events);
+                stream.released(&released, &mut common.target.touch, &mut self.ledger.ops, events);
             }
             more |= stream.receive(&mut hub.io, common, &mut self.ledger, events, streams)?;
         }

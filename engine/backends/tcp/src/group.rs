@@ -5,10 +5,10 @@ use std::os::fd::BorrowedFd;
 
 use penstock_core::Cause;
 use penstock_transport::host::{OwnerStateView, check_withdrawals};
+use penstock_transport::mediated::Touch;
 
 use crate::io::{HeldPieces, Io, IoPieces, PIECES_MAX, PieceSpace, ZeroCopy, ZeroCopyId};
 use crate::op::{Kind, OpId, Ops};
-use crate::touch::Touch;
 use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
 
 /// What goes in place of bytes that may not be touched any more.

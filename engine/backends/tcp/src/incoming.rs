@@ -11,11 +11,11 @@ use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Window;
 use penstock_transport::host::{OwnerStateView, WithdrawalConflict, check_withdrawals};
+use penstock_transport::mediated::LaneTarget;
 
 use crate::group::EXTENTS_MAX;
 use crate::io::{Io, IoPieces, PieceSpace};
 use crate::op::OpId;
-use crate::touch::Touch;
 use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, TRAILER_BYTES, TcpWireError};
 
 /// Bytes of the next control block that are received with the end of a payload: what of it is payload again is
@@ -163,7 +163,7 @@ impl Incoming {
     }
 
     /// Makes of what has arrived what can be made of it.
-    pub(crate) fn digest(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Result<Arrived, TcpWireError> {
+    pub(crate) fn digest(&mut self, target: &mut LaneTarget) -> Result<Arrived, TcpWireError> {
         if let Stage::Head = self.stage {
             let Some(head) = self.staged[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
                 return Ok(Arrived::Nothing);
@@ -182,10 +182,10 @@ impl Incoming {
             return Ok(if is_whole { Arrived::Control } else { Arrived::Nothing });
         }
         if self.part < self.landings.parts.len() && self.start < self.end {
-            touch.enter();
-            self.look_again(view);
+            target.touch.enter();
+            self.look_again(target.view());
             self.copy_staged();
-            touch.leave();
+            target.touch.leave();
         }
         if self.part < self.landings.parts.len() {
             return Ok(Arrived::Nothing);
@@ -272,20 +272,19 @@ impl Incoming {
     pub(crate) fn receive(
         &mut self,
         (io, fd): (&mut Io, BorrowedFd<'_>),
-        view: &OwnerStateView,
-        touch: &mut Touch,
+        target: &mut LaneTarget,
         space: &mut PieceSpace,
         discard: &mut [u8],
     ) -> io::Result<bool> {
         self.staged.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        touch.enter();
-        self.look_again(view);
+        target.touch.enter();
+        self.look_again(target.view());
         let mut pieces = IoPieces::new(space);
         let gathered = self.gather(&mut pieces, discard);
         let wanted = pieces.bytes();
         let got = if gathered { io.receive(fd, &mut pieces) } else { Err(io::ErrorKind::InvalidData.into()) };
-        touch.leave();
+        target.touch.leave();
         match got {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {

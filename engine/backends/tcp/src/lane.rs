@@ -52,7 +52,7 @@ impl Lane for TcpLane {
         };
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
-        let here = self.common.segments.owner_state.view().revision();
+        let here = self.common.target.view().revision();
         let there = self.common.told.replicated().max(batch.expected.remote);
         if (Revisions { local: here, remote: there }) != batch.expected {
             return Err(PostError::Withdrawn(Revisions { local: here, remote: there }));
@@ -109,8 +109,8 @@ impl Drop for TcpLane {
             channel.close(&mut hub);
         }
         // Closed streams give back at once what the kernel had; a lane that is gone touches no memory.
-        if self.common.touch.is_held() && hub.io.wait_for_pages() {
-            self.common.touch.all_released();
+        if self.common.target.touch.is_held() && hub.io.wait_for_pages() {
+            self.common.target.touch.all_released();
         }
     }
 }

@@ -7,12 +7,10 @@
 //! Read in this order:
 //!
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on
-//! - [`registrar`]: the way to a peer's memory
 //! - [`wire`]: what goes over a stream, parsed as the untrusted bytes it is
 //! - `lane`, `channel`, `stream`: one worker's lane, its channels, and what the messages of a stream mean
 //! - `op`, `outgoing`, `group`: what this side has under way, and how it leaves
-//! - `incoming`, `target`, `notes`: what arrives, what a peer may do, notes and the room for them
-//! - `touch`: what a lane shows while memory is touched
+//! - `incoming`: what arrives; what a peer may do, and the room for its notes, are in [`penstock_transport::mediated`]
 //! - `streams`, `hub`, `driver`: streams on their way to their workers, and what a worker asks the kernel for all of them
 //! - `io`: what moves bytes between sockets and memory; `retries`: how often the kernel sends what was lost
 
@@ -23,16 +21,12 @@ mod hub;
 mod incoming;
 mod io;
 mod lane;
-mod notes;
 pub mod offer;
 mod op;
 mod outgoing;
-pub mod registrar;
 mod retries;
 mod stream;
 mod streams;
-mod target;
-mod touch;
 pub mod transport;
 pub mod wire;
 

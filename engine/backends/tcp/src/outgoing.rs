@@ -10,12 +10,12 @@ use penstock_core::Cause;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_transport::host::{OwnerStateView, check_withdrawals};
 use penstock_transport::lane::CancelledOp;
+use penstock_transport::mediated::Touch;
 use penstock_transport::{Failure, LaneEvents, LaneFault};
 
 use crate::group::{FrameGroup, Sent, StreamPath};
 use crate::io::{PieceSpace, ZeroCopyId};
 use crate::op::{Kind, Op, OpEnded, OpId, Ops};
-use crate::touch::Touch;
 use crate::wire::{
     Asked, CONTROL_BYTES_MAX, WORDS_BYTES_MAX, notification_bytes, put_credit, put_data, put_done, put_notification,
     put_refused, put_request, request_bytes,

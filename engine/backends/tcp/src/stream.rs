@@ -7,19 +7,16 @@ use std::sync::Arc;
 use penstock_core::Cause;
 use penstock_core::Span;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
-use penstock_memory::{Registry, Window};
-use penstock_transport::host::{Bell, EngineSegments, LastRegion, WithdrawalConflict, check_withdrawals};
-use penstock_transport::{CounterRef, LaneEvents, LaneFault, RemoteGateLog};
-use rustix::thread::futex;
+use penstock_memory::Window;
+use penstock_transport::host::{WithdrawalConflict, check_withdrawals};
+use penstock_transport::mediated::{LaneTarget, Notes, Poisoned, Touch, Wants};
+use penstock_transport::{LaneEvents, LaneFault, RemoteGateLog};
 
 use crate::group::{Sent, StreamPath};
 use crate::incoming::{Arrived, DISCARD_BYTES, Incoming};
 use crate::io::{Io, PieceSpace, Readiness, SendReleased, ZeroCopy};
-use crate::notes::Notes;
 use crate::op::{Kind, OpEnded, OpId, Ops};
 use crate::outgoing::{Acks, Outgoing};
-use crate::target::{Poisoned, Wants, admit};
-use crate::touch::Touch;
 use crate::wire::{Message, Messages, PARTS_MAX, Request, TcpWireError};
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
@@ -35,29 +32,11 @@ const GROUPS_PER_TURN: usize = 8;
 
 /// What all streams of a lane use.
 pub(crate) struct Common {
-    pub(crate) segments: Arc<EngineSegments>,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) target: LaneTarget,
     pub(crate) told: Arc<RemoteGateLog>,
-    pub(crate) touch: Touch,
-    pub(crate) known: LastRegion,
-    pub(crate) application: Bell,
     pub(crate) space: PieceSpace,
     /// Room for bytes that go nowhere.
     pub(crate) discard: Box<[u8; DISCARD_BYTES]>,
-}
-
-impl Common {
-    /// Returns whether the counter is still there.
-    fn count(&self, counter: CounterRef) -> bool {
-        let cell = self.segments.mailbox.view().counter(counter.index);
-        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
-        if cell.add_one() {
-            // Fails only if nobody waits any more.
-            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
-        }
-        self.application.ring_after_barrier();
-        true
-    }
 }
 
 /// What all streams of a channel use.
@@ -169,9 +148,9 @@ impl Stream {
                 }
                 self.tries -= 1;
             }
-            let view = common.segments.owner_state.view();
+            let Common { target, space, discard, .. } = &mut *common;
             let way = (&mut *io, self.fd.as_fd());
-            match self.incoming.receive(way, view, &mut common.touch, &mut common.space, &mut common.discard[..]) {
+            match self.incoming.receive(way, target, space, &mut discard[..]) {
                 Ok(is_empty) => {
                     self.is_readable = !is_empty || self.has_hung_up;
                     // In the middle of memory it may have stopped at a page that is not there: one more look tells. More would
@@ -200,8 +179,7 @@ impl Stream {
         events: &mut dyn LaneEvents,
     ) -> Result<(), LaneFault> {
         loop {
-            let arrived = self.incoming.digest(common.segments.owner_state.view(), &mut common.touch);
-            match arrived.map_err(garbled)? {
+            match self.incoming.digest(&mut common.target).map_err(garbled)? {
                 Arrived::Nothing => return Ok(()),
                 Arrived::Control => self.open(common, ledger, events)?,
                 Arrived::Group(spoiled) => {
@@ -215,15 +193,15 @@ impl Stream {
     /// A control block is there: what can be done before its payload is done, and every byte of payload gets its place.
     fn open(&mut self, common: &mut Common, ledger: &mut Ledger, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
         let Self { incoming, outgoing, acks, next, .. } = self;
-        let view = common.segments.owner_state.view();
+        let target = &mut common.target;
         // Before anything is looked up: what is withdrawn from now on is seen when the bytes come.
-        let now = view.revision();
+        let now = target.view().revision();
         let Some((head, control, landings)) = incoming.control() else { return Err(CORRUPT) };
         for message in head.open(control).map_err(garbled)? {
             match message.map_err(garbled)? {
                 Message::Write(request) => {
                     number(next, request.sequence, acks)?;
-                    let memory = admit(Wants::Write, &request, view, &common.registry, &mut common.known)?;
+                    let memory = target.admit(Wants::Write, request.key, request.revision, request.extents())?;
                     landings.push(memory.map(Some), request.key, None, request.extents());
                 }
                 Message::Read(request) => {
@@ -231,7 +209,7 @@ impl Stream {
                     if outgoing.answers() == IN_FLIGHT_PER_LANE_MAX {
                         return Err(CORRUPT); // It may not have so many under way.
                     }
-                    let memory = admit(Wants::Read, &request, view, &common.registry, &mut common.known)?;
+                    let memory = target.admit(Wants::Read, request.key, request.revision, request.extents())?;
                     outgoing.answer(answer(&request, memory, now, &mut ledger.ops));
                 }
                 Message::Data { sequence, bytes } => {
@@ -241,7 +219,7 @@ impl Stream {
                         Err(cause) => outgoing.answered(id, Err(cause), &mut ledger.ops, events),
                         Ok(bytes) if u64::from(bytes) == op.bytes => {
                             op.is_landing = true;
-                            let stands = check_withdrawals(view, op.checked, op.key, op.extents());
+                            let stands = check_withdrawals(target.view(), op.checked, op.key, op.extents());
                             let memory =
                                 stands.map(|()| op.memory.clone()).map_err(WithdrawalConflict::cause_for_local);
                             landings.push(memory, op.key, Some(id), op.extents());
@@ -272,7 +250,7 @@ impl Stream {
     ) -> Result<(), LaneFault> {
         let Self { incoming, outgoing, acks, poisoned, .. } = self;
         let Some((_, control, landings)) = incoming.control() else { return Err(CORRUPT) };
-        let revision = common.segments.owner_state.view().revision();
+        let revision = common.target.view().revision();
         if landings.count() < PARTS_MAX && spoiled >> landings.count() != 0 {
             return Err(CORRUPT);
         }
@@ -311,7 +289,8 @@ impl Stream {
                     if let Some(note) = note {
                         ledger.notes.arrive(note, why.is_none(), events)?;
                     }
-                    let is_counted = why.is_some() || counter.is_none_or(|counter| common.count(counter));
+                    let is_counted =
+                        why.is_some() || counter.is_none_or(|counter| common.target.increment_counter(counter));
                     if why.is_some() || !is_counted {
                         acks.refused.push_back((sequence, why, revision));
                     }
@@ -334,7 +313,9 @@ impl Stream {
         if self.is_blocked || self.is_mute {
             return Ok(false);
         }
-        let view = common.segments.owner_state.view();
+        let Common { target, space, .. } = common;
+        let LaneTarget { segments, touch, .. } = target;
+        let view = segments.owner_state.view();
         let Ledger { ops, notes, ended } = ledger;
         for _ in 0..(GROUPS_PER_TURN / streams).max(1) {
             if !self.outgoing.is_sending() {
@@ -347,7 +328,7 @@ impl Stream {
             }
             loop {
                 let way = StreamPath { io, fd: self.fd.as_fd(), key: self.key, zero_copy: &mut self.zero_copy };
-                match self.outgoing.send(way, ops, view, &mut common.touch, &mut common.space) {
+                match self.outgoing.send(way, ops, view, touch, space) {
                     Ok(Sent::All) => break,
                     Ok(Sent::Some) => {}
                     Ok(Sent::Short) => return self.wait_for_room(io),

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use penstock_core::config::TcpIo;
 use penstock_memory::{MemoryError, Registry};
-use penstock_transport::host::{EngineSegments, LastRegion};
+use penstock_transport::host::EngineSegments;
 use penstock_transport::link::Offering;
+use penstock_transport::mediated::{LaneTarget, TargetMediatedRegistrar};
 use penstock_transport::{
-    Caps, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope, Transport,
-    Trust,
+    AccessPath, Caps, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope,
+    Transport, Trust,
 };
 
 use crate::channel::Channel;
@@ -19,10 +20,12 @@ use crate::incoming::DISCARD_BYTES;
 use crate::io::PieceSpace;
 use crate::lane::TcpLane;
 use crate::offer;
-use crate::registrar::TcpRegistrar;
 use crate::stream::Common;
 use crate::streams::{Arrivals, StreamReceiver, TcpStreams};
-use crate::touch::Touch;
+
+/// Exports regions to, and imports them from, engines on other hosts.
+pub const REGISTRAR: TargetMediatedRegistrar =
+    TargetMediatedRegistrar { name: AccessPath::TCP, reason: "the peer is met over the network" };
 
 /// The transport between two hosts.
 pub struct TcpTransport {
@@ -112,12 +115,8 @@ fn join(
         let arrivals = Arc::new(Arrivals::default());
         let ready = segments.mailbox.view().ready(worker);
         let common = Common {
-            segments: Arc::clone(segments),
-            registry: Arc::clone(registry),
+            target: LaneTarget::new(Arc::clone(segments), Arc::clone(registry), here.peer_index, worker),
             told: Arc::clone(&told),
-            touch: Touch::new(segments.owner_state.hazard(here.peer_index, worker)),
-            known: LastRegion::default(),
-            application: segments.ringer(0),
             space: PieceSpace::new(),
             discard: Box::new([0; DISCARD_BYTES]),
         };
@@ -138,7 +137,7 @@ fn join(
     let each = if per_channel == 1 { "one stream".to_owned() } else { format!("{per_channel} streams") };
     Link {
         lanes,
-        registrar: Arc::new(TcpRegistrar),
+        registrar: Arc::new(REGISTRAR),
         peer_view: PeerView::Reported(told),
         streams: Some(Arc::new(TcpStreams::new(channels, per_channel, here.peer_index, receivers))),
         transport_messages: None,

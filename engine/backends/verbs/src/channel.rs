@@ -364,7 +364,7 @@ impl Channel {
         }
         self.hear(rail, (immediate.heard_since(self.rails[rail].heard()), None, 0), events)?;
         let is_gone = match immediate.says {
-            Says::Count(place) => !context.count(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
+            Says::Count(place) => !context.increment_counter(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
             Says::Mark(number) => self.inbox.mark(number, context, events)?,
         };
         self.inbox.rails[rail].hear(is_gone, true)

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::{CounterRef, RemoteGateLog};
-use rustix::thread::futex;
 
 use crate::connecting::Connect;
 
@@ -40,15 +39,8 @@ pub(crate) trait FenceObserver {
 }
 
 impl Context<'_> {
-    /// Counts up. Returns whether the counter is still there.
-    pub(crate) fn count(&self, counter: CounterRef) -> bool {
-        let cell = self.segments.mailbox.view().counter(counter.index);
-        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
-        if cell.add_one() {
-            // Fails only if nobody waits any more.
-            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
-        }
-        self.application.ring_after_barrier();
-        true
+    /// Increments a counter of this engine. False if it does not exist any more.
+    pub(crate) fn increment_counter(&self, counter: CounterRef) -> bool {
+        self.segments.mailbox.view().increment_counter(counter, self.application)
     }
 }

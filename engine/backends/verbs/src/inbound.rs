@@ -207,7 +207,7 @@ impl InboundMessages {
             self.rails[rail].take_note()?;
         }
         if marks == 0 {
-            let is_gone = counter.is_some_and(|counter| !context.count(counter));
+            let is_gone = counter.is_some_and(|counter| !context.increment_counter(counter));
             if let Some(note) = note {
                 self.deliver(rail, note, events);
             }
@@ -283,7 +283,7 @@ impl InboundMessages {
             }
             return Ok(false);
         }
-        let is_gone = counter.is_some_and(|counter| !context.count(counter));
+        let is_gone = counter.is_some_and(|counter| !context.increment_counter(counter));
         if let Some(note) = note {
             self.deliver(note.rail, Note { id: note.id, payload: &note.payload }, events);
         }

@@ -9,7 +9,6 @@ use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
 use penstock_memory::{ProcessVmError, ProcessVmMemory, Window, copy, process_vm};
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{Hazard, ReadyBits, RingLine, SharedRange};
-use rustix::thread::futex;
 
 use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
 use super::rings::{InboundRings, OutboundRing, outbound};
@@ -156,19 +155,6 @@ impl CopyLane {
             Ok(Box::new(lane) as Box<dyn Lane>)
         });
         lanes.collect()
-    }
-
-    /// Increments the peer's counter. False if it does not exist any more.
-    fn increment_counter(&self, counter: CounterRef) -> bool {
-        // A counter that is gone, or whose index has a new use, is not touched.
-        let cell = self.peer_segments.mailbox.counter(counter.index);
-        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
-        if cell.add_one() {
-            // Not private: the waiter is another process. Fails only if nobody waits any more.
-            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
-        }
-        self.application_bell.ring_after_barrier();
-        true
     }
 
     /// Room for so many lines, or "full" with the receiver asked to ring when there is more.
@@ -320,7 +306,11 @@ impl Lane for CopyLane {
         if let Some(note) = arrival.note {
             self.push(RecordKind::Note, note)?;
         }
-        Ok(NotifyPosted::Delivered(arrival.counter.is_none_or(|counter| self.increment_counter(counter))))
+        Ok(NotifyPosted::Delivered(
+            arrival
+                .counter
+                .is_none_or(|counter| self.peer_segments.mailbox.increment_counter(counter, &self.application_bell)),
+        ))
     }
 
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError> {

@@ -14,6 +14,10 @@ use penstock_memory::{MemoryError, Segment};
 use penstock_ring::bell::BELL_BYTES;
 use penstock_ring::{CounterCell, CounterTable, ReadyBits, Ringer, SharedRange, Sleeper};
 
+use rustix::thread::futex;
+
+use super::segments::Bell;
+use crate::CounterRef;
 use crate::link::JoinError;
 
 const READY_BYTES: usize = ReadyBits::bytes_for(PEERS_MAX);
@@ -103,5 +107,20 @@ impl MailboxView {
     #[inline]
     pub fn counter(&self, index: u32) -> Option<&CounterCell> {
         self.counters.cell(index as usize)
+    }
+
+    /// Increments a counter and wakes who waits for it or, by the application's bell, for anything. False if the counter does not
+    /// exist any more.
+    #[inline]
+    pub fn increment_counter(&self, counter: CounterRef, application: &Bell) -> bool {
+        // A counter that is gone, or whose index has a new use, is not touched.
+        let cell = self.counter(counter.index);
+        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
+        if cell.add_one() {
+            // Not private: the waiter may be another process. Fails only if nobody waits any more.
+            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
+        }
+        application.ring_after_barrier();
+        true
     }
 }

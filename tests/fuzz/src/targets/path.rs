@@ -9,7 +9,7 @@ use std::sync::Arc;
 use penstock_core::{Generation, RegionId, Rights};
 use penstock_memory::{Pool, PoolSpec, Registry, WhyNot};
 use penstock_shm::registrar::ShmRegistrar;
-use penstock_tcp::registrar::TcpRegistrar;
+use penstock_tcp::transport::REGISTRAR as TCP_REGISTRAR;
 use penstock_transport::{AccessPath, AdvertisedRegion, ImportError, Registrar, RemoteMemory};
 
 /// Bytes of the pool whose descriptor comes.
@@ -52,10 +52,10 @@ pub fn run(input: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    match TcpRegistrar.import(&region, with(descriptors).pop()) {
+    match TCP_REGISTRAR.import(&region, with(descriptors).pop()) {
         Ok(RemoteMemory::TargetMediated(memory)) => {
             assert_eq!((descriptors, memory.bytes), (0, region.bytes));
-            assert_eq!(TcpRegistrar.access_path(&region).name, AccessPath::TCP);
+            assert_eq!(TCP_REGISTRAR.access_path(&region).name, AccessPath::TCP);
         }
         Ok(_) => panic!("memory of another host is touched from here"),
         Err(error) => assert!(!error.to_string().is_empty()),

@@ -1,14 +1,14 @@
 //! Notes in both directions: room that the receiver has promised, and what waits for its inbox.
 //!
 //! A sender may have as many lines with the receiver as a ring on one host has. What the inbox has no room for is kept
-//! here, beside the streams, so that neither data nor answers wait behind it; it is bounded by what was promised.
+//! here, so that neither data nor answers wait behind it; it is bounded by what was promised.
 
 use std::collections::VecDeque;
 
+use crate::record::lines_for;
+use crate::{LaneEvents, LaneFault, Note};
 use penstock_core::limits::{NOTE_BYTES_MAX, RING_LINES};
 use penstock_core::{Cause, NoteId};
-use penstock_transport::record::lines_for;
-use penstock_transport::{LaneEvents, LaneFault, Note};
 
 /// Lines that one side may have with the other.
 const LINES: u64 = RING_LINES as u64;
@@ -16,8 +16,8 @@ const LINES: u64 = RING_LINES as u64;
 /// The peer is told of room that came back at the latest when it is so much.
 const TOLD_AT_LEAST: u64 = LINES / 4;
 
-/// The notes of one channel.
-pub(crate) struct Notes {
+/// The notes between one lane, or one channel of it, and the peer's.
+pub struct Notes {
     /// Lines of all notes that were ever sent, or wait to be.
     sent: u64,
     /// How many of those the peer has taken.
@@ -32,8 +32,8 @@ pub(crate) struct Notes {
     payload: Box<[u8; NOTE_BYTES_MAX]>,
 }
 
-impl Notes {
-    pub(crate) fn new() -> Self {
+impl Default for Notes {
+    fn default() -> Self {
         Self {
             sent: 0,
             taken_there: 0,
@@ -45,9 +45,11 @@ impl Notes {
             payload: Box::new([0; NOTE_BYTES_MAX]),
         }
     }
+}
 
+impl Notes {
     /// Takes room for so many lines at the receiver. Returns whether there was.
-    pub(crate) fn reserve(&mut self, lines: u64) -> bool {
+    pub fn reserve(&mut self, lines: u64) -> bool {
         // Less was sent than was taken only if the peer took what never left: it helps it to nothing.
         let has_room = self.sent.saturating_sub(self.taken_there) + lines <= LINES;
         self.sent += if has_room { lines } else { 0 };
@@ -55,27 +57,22 @@ impl Notes {
     }
 
     /// A note did not leave after all.
-    pub(crate) fn take_back(&mut self, lines: u64) {
+    pub fn take_back(&mut self, lines: u64) {
         self.sent = self.sent.saturating_sub(lines);
     }
 
     /// The receiver has taken so many lines since the beginning.
-    pub(crate) fn hear(&mut self, taken: u64) -> Result<(), LaneFault> {
+    pub fn hear(&mut self, taken: u64) -> Result<(), LaneFault> {
         if taken > self.sent {
             return Err(LaneFault(Cause::PeerCorrupt));
         }
-        // On several streams an earlier word may come later.
+        // Between several streams, or packets, an earlier word may come later.
         self.taken_there = self.taken_there.max(taken);
         Ok(())
     }
 
     /// A note has come: it is delivered, or kept until there is room. One that may not be delivered only takes its room.
-    pub(crate) fn arrive(
-        &mut self,
-        note: Note<'_>,
-        is_wanted: bool,
-        events: &mut dyn LaneEvents,
-    ) -> Result<(), LaneFault> {
+    pub fn arrive(&mut self, note: Note<'_>, is_wanted: bool, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
         let lines = lines_for(note.payload.len()) as u64;
         self.came += lines;
         if self.came - self.told > LINES {
@@ -94,7 +91,7 @@ impl Notes {
     }
 
     /// Delivers what was kept, as far as there is room.
-    pub(crate) fn deliver(&mut self, events: &mut dyn LaneEvents) {
+    pub fn deliver(&mut self, events: &mut dyn LaneEvents) {
         while let Some(&(id, bytes)) = self.held.front() {
             if !events.has_room() {
                 return;
@@ -109,12 +106,12 @@ impl Notes {
     }
 
     /// Whether the peer may wait for room that it was not told of.
-    pub(crate) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.taken != self.told && (self.held.is_empty() || self.taken - self.told >= TOLD_AT_LEAST)
     }
 
     /// What the peer is to be told now, if anything.
-    pub(crate) fn tell(&mut self) -> Option<u64> {
+    pub fn tell(&mut self) -> Option<u64> {
         let is_news = self.taken != self.told;
         self.told = self.taken;
         is_news.then_some(self.taken)
@@ -123,7 +120,7 @@ impl Notes {
 
 #[cfg(test)]
 mod tests {
-    use penstock_transport::lane::Handle;
+    use crate::lane::Handle;
 
     use super::*;
 
@@ -145,12 +142,12 @@ mod tests {
 
         fn handed_over(&mut self, _: Note<'_>, _: Handle) {}
 
-        fn completed(&mut self, _: u64, _: Result<u64, penstock_transport::Failure>) {}
+        fn completed(&mut self, _: u64, _: Result<u64, crate::Failure>) {}
     }
 
     #[test]
     fn what_has_no_room_waits_and_keeps_its_order() {
-        let (mut notes, mut inbox) = (Notes::new(), Inbox { room: 1, ..Inbox::default() });
+        let (mut notes, mut inbox) = (Notes::default(), Inbox { room: 1, ..Inbox::default() });
         let payload: Vec<u8> = (0..=255).collect();
         for id in 0..4u128 {
             let note = Note { id: NoteId(id), payload: &payload[..id as usize * 60] };
@@ -170,7 +167,7 @@ mod tests {
 
     #[test]
     fn nobody_sends_more_than_was_promised() {
-        let mut notes = Notes::new();
+        let mut notes = Notes::default();
         assert!(notes.reserve(LINES - 1));
         assert!(!notes.reserve(2));
         assert!(notes.reserve(1));

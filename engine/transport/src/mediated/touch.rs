@@ -4,7 +4,7 @@ use penstock_ring::Hazard;
 
 /// The hazard of one lane. It is raised around each call that touches memory, and stays raised while the kernel has
 /// pages that were sent without a copy: whoever wants memory back waits until it moves.
-pub(crate) struct Touch {
+pub struct Touch {
     hazard: Hazard,
     /// Sends whose pages the kernel has.
     held: usize,
@@ -13,13 +13,13 @@ pub(crate) struct Touch {
 }
 
 impl Touch {
-    pub(crate) fn new(hazard: Hazard) -> Self {
+    pub fn new(hazard: Hazard) -> Self {
         Self { hazard, held: 0, since: 0 }
     }
 
     /// A call begins. What is withdrawn is looked up after this.
     #[inline]
-    pub(crate) fn enter(&mut self) {
+    pub fn enter(&mut self) {
         // Raised already, it must not move: that would say that the kernel has let go.
         if self.held == 0 {
             self.hazard.enter(0);
@@ -28,20 +28,28 @@ impl Touch {
 
     /// The call is over.
     #[inline]
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         if self.held == 0 {
             self.hazard.leave();
         }
     }
 
+    /// Runs a call that touches memory. What is withdrawn is looked up inside.
+    pub fn during<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        self.enter();
+        let result = call();
+        self.leave();
+        result
+    }
+
     /// Whether the kernel may be left with pages by a call that found this revision. Once something was withdrawn,
     /// somebody may wait for those that it has: their number only falls then.
-    pub(crate) fn may_hold(&self, revision: u64) -> bool {
+    pub fn may_hold(&self, revision: u64) -> bool {
         self.held == 0 || self.since == revision
     }
 
     /// A call that found this revision leaves the kernel with pages. Said before it is over.
-    pub(crate) fn hold(&mut self, revision: u64) {
+    pub fn hold(&mut self, revision: u64) {
         if self.held == 0 {
             self.since = revision;
         }
@@ -49,7 +57,7 @@ impl Touch {
     }
 
     /// The kernel has let go of the pages of one send. Said outside of calls.
-    pub(crate) fn released(&mut self) {
+    pub fn released(&mut self) {
         self.held = self.held.saturating_sub(1);
         if self.held == 0 {
             self.hazard.leave();
@@ -57,12 +65,12 @@ impl Touch {
     }
 
     /// Whether the kernel has pages.
-    pub(crate) fn is_held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         self.held > 0
     }
 
     /// The kernel has let go of all there was.
-    pub(crate) fn all_released(&mut self) {
+    pub fn all_released(&mut self) {
         if self.held > 0 {
             self.held = 1;
             self.released();
