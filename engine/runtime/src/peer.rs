@@ -413,7 +413,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
     }
     let bytes = match plan.flat_batch() {
         Some(batch) => match joined.lane.post(&batch) {
-            Ok(Posted::Moved(bytes)) if plan.check_renewed(batch.expected).is_ok() => bytes,
+            Ok(Posted::Moved(bytes)) if plan.check_renewed(batch.checked_at).is_ok() => bytes,
             _ => return None,
         },
         None => {

@@ -484,7 +484,7 @@ impl PeerState {
             }
             _ => return Err(gone()),
         }
-        let is_untouched = || self.peer_view.is_untouched_since(entry.news.id, book.revision);
+        let is_untouched = || self.peer_view.not_withdrawn_since(entry.news.id, book.revision);
         if self.peer_view.last_region_change() <= book.revision || is_untouched() {
             return Ok(());
         }
@@ -532,7 +532,7 @@ impl PeerState {
             return Ok(memory.clone());
         }
         let mut kept = tokens.iter().map_while(|token| token.try_clone().ok());
-        let imported = self.registrar.import_with(&self.described(entry), kept.next(), kept.collect())?;
+        let imported = self.registrar.import_with_extra_fds(&self.described(entry), kept.next(), kept.collect())?;
         let memory = entry.memory.get_or_init(|| imported).clone();
         // Mapped: the descriptors are not needed any more. The book is never locked under this lock.
         let mapped = std::mem::take(&mut *tokens).len();

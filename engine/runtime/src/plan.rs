@@ -103,11 +103,11 @@ impl PlanInner {
         Some(Batch {
             direction: self.shape.direction(),
             local: &sides.local,
-            local_key: sides.local_key,
+            local_region: sides.local_key,
             remote: &sides.remote,
             spans: &self.flat,
             hint: self.hint,
-            expected: self.revisions(),
+            checked_at: self.revisions(),
             completion_id: 0,
             transfer: 0,
             transfer_bytes: self.shape.bytes(),
@@ -141,7 +141,7 @@ impl PlanInner {
     #[cold]
     fn local_regions_untouched(&self, here: &OwnerStateView, since: u64) -> Result<(), Cause> {
         let mut sections = self.shape.sections().iter().zip(&self.regions);
-        let touched = sections.find(|(section, _)| !here.is_untouched_since(section.local().region.0, since));
+        let touched = sections.find(|(section, _)| !here.not_withdrawn_since(section.local().region.0, since));
         match touched {
             None => Ok(()),
             Some((section, (region, _))) if region.is_live() && region.generation() == section.local().generation => {
@@ -155,7 +155,7 @@ impl PlanInner {
     #[cold]
     fn remote_regions_untouched(&self, since: u64) -> Result<(), Cause> {
         let touched =
-            self.regions.iter().find(|(_, entry)| !self.peer.peer_view.is_untouched_since(entry.news.id, since));
+            self.regions.iter().find(|(_, entry)| !self.peer.peer_view.not_withdrawn_since(entry.news.id, since));
         let Some((_, entry)) = touched else { return Ok(()) };
         Err(match self.peer.check_standing(entry) {
             Err(RegionError::Renewed { .. }) => Cause::MemoryRenewed,

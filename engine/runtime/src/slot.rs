@@ -207,31 +207,31 @@ impl Slot {
     }
 
     /// One claim more, for a batch that goes on by itself; the caller has one already.
-    pub(crate) fn add_in_flight(&self) {
+    pub(crate) fn take_op_claim(&self) {
         self.claims.fetch_add(IN_FLIGHT, Ordering::Relaxed); // Released with the caller's own.
     }
 
     /// A batch was cancelled that the peer may still execute: its claim becomes a remote one.
-    pub(crate) fn claim_remote_pending(&self) {
+    pub(crate) fn mark_claim_remote_pending(&self) {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the word.
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
 
-    /// Bytes were posted on a lane that acknowledges early: they may still land until [`Self::end_remote_pending`]. The caller
+    /// Bytes were posted on a lane that completes writes before they are placed: they may still land until [`Self::end_remote_pending`]. The caller
     /// has a claim of the transfer.
-    pub(crate) fn add_remote_pending(&self) {
+    pub(crate) fn mark_remote_pending(&self) {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the claim.
     }
 
     /// The peer has ended a cancelled batch, and has moved so many bytes. Returns whether the caller finishes the transfer.
-    pub(crate) fn release_remote_claim(&self, bytes: u64, units: u64) -> bool {
+    pub(crate) fn release_claim_clearing_remote(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the claim below.
-        self.end_remote_pending();
+        self.clear_remote_pending();
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
     /// The transfer no longer waits for a cancelled batch, whatever the peer does. Returns whether the caller finishes it.
-    pub(crate) fn release_claim_remote_pending(&self, units: u64) -> bool {
+    pub(crate) fn release_claim_keeping_remote(&self, units: u64) -> bool {
         self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
@@ -246,13 +246,13 @@ impl Slot {
     }
 
     /// The peer has ended it, or all of it is placed.
-    pub(crate) fn end_remote_pending(&self) {
+    pub(crate) fn clear_remote_pending(&self) {
         self.remote_pending.fetch_sub(1, Ordering::Release); // SYNC remote-pending: pairs with is_remote_pending()
     }
 
     /// The transfer no longer waits for a batch that may still touch this engine's memory and the peer's. Returns whether
     /// the caller finishes it.
-    pub(crate) fn release_claim_local_pending(&self, units: u64) -> bool {
+    pub(crate) fn release_claim_keeping_local(&self, units: u64) -> bool {
         self.remote_pending.fetch_add(1, Ordering::Relaxed); // Released with the claim.
         self.local_pending.fetch_add(1, Ordering::Relaxed); // As above.
         self.release_in_flight(IN_FLIGHT, units)
@@ -445,15 +445,15 @@ mod tests {
         let slot = Slot::new();
         slot.begin(1, None, false);
         assert_eq!(slot.claim(1, 1), ClaimResult::Units(0, 1));
-        slot.add_in_flight();
-        slot.add_in_flight();
+        slot.take_op_claim();
+        slot.take_op_claim();
         assert!(!slot.release_claim(0, 1), "two batches are under way");
         assert!(!slot.stop(Stage::Move, Cause::Cancelled), "they are in hands");
-        slot.claim_remote_pending();
+        slot.mark_claim_remote_pending();
         assert!(slot.is_busy_here(), "the other one is not given up");
         assert!(!slot.release_claim(64, 1));
         assert!(!slot.is_busy_here() && slot.is_remote_pending(), "only the peer may be at it");
-        assert!(slot.release_remote_claim(8, 1), "the last batch finishes");
+        assert!(slot.release_claim_clearing_remote(8, 1), "the last batch finishes");
         assert_eq!((slot.is_remote_pending(), slot.bytes()), (false, 72));
     }
 
@@ -462,15 +462,15 @@ mod tests {
         let slot = Slot::new();
         slot.begin(1, None, false);
         assert_eq!(slot.claim(1, 1), ClaimResult::Units(0, 1));
-        slot.add_in_flight();
+        slot.take_op_claim();
         assert!(!slot.release_claim(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
-        slot.claim_remote_pending();
+        slot.mark_claim_remote_pending();
         assert!(!slot.is_cancel_forced());
         slot.force();
         assert!(slot.is_cancel_forced());
-        assert!(slot.release_claim_remote_pending(1), "nobody has anything in hand any more");
+        assert!(slot.release_claim_keeping_remote(1), "nobody has anything in hand any more");
         assert!(slot.is_remote_pending() && !slot.is_busy_here());
-        slot.end_remote_pending();
+        slot.clear_remote_pending();
         assert!(!slot.is_remote_pending());
     }
 

@@ -8,7 +8,7 @@ pub enum Trust {
     /// The initiator's library; peers are processes of the same user. Rights are enforced per pool
     /// by seals, the rest by the library.
     Cooperative,
-    /// The network card; a refusal breaks its queue pair.
+    /// The NIC; a refusal breaks its queue pair.
     Hardware,
     /// The target, per operation, before its first byte lands.
     Checked,
@@ -18,7 +18,7 @@ impl fmt::Display for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Cooperative => "cooperative: checked by the initiator's library, same user only",
-            Self::Hardware => "hardware: checked by the network card",
+            Self::Hardware => "hardware: checked by the NIC",
             Self::Checked => "checked by the target before the first byte lands",
         })
     }
@@ -29,8 +29,9 @@ impl fmt::Display for Trust {
 pub enum Placement {
     /// As soon as the initiator sees the transfer completed.
     AtCompletion,
-    /// Only once the target's own notification or counter says so. Where [`crate::Lane::acknowledges_early`], a
-    /// failed or cancelled transfer may still write at the target after its batches have completed.
+    /// Only once the target's own notification or counter says so. Where
+    /// [`crate::Lane::completes_before_placement`], a failed or cancelled transfer may still write at the target after its
+    /// batches have completed.
     AtNotification,
 }
 
@@ -45,10 +46,10 @@ pub struct Caps {
     pub synchronous: bool,
     /// Whether a notification may be posted while batches of its transfer are still in flight on the same lane.
     pub ordered: bool,
-    /// Whether several workers share one large transfer. Where this processor moves the bytes they do; where a card does,
+    /// Whether several workers share one large transfer: worth it where this processor moves the bytes; where a NIC does,
     /// one worker posts as fast as all of them.
-    pub splits: bool,
-    /// Whether memory that Penstock did not allocate can be the remote side.
+    pub multi_worker: bool,
+    /// Whether memory that the caller allocated and registered can be the remote side.
     pub remote_caller_memory: bool,
     /// Whether a reference-counted handle can be handed over without a copy.
     pub hand_over: bool,

@@ -24,7 +24,8 @@ pub trait Driver: Send {
         Ok(())
     }
 
-    /// Looks, without waiting, which lanes have something to poll, and marks them ready. Costs no system call
+    /// Looks, without waiting, which lanes have something to poll, and marks them in the worker's ready bits
+    /// ([`MailboxView::ready`](crate::host::MailboxView::ready)), each at its peer's index. Costs no system call
     /// where nothing has happened, as far as the kernel allows that. Returns whether anything had.
     fn turn(&mut self) -> bool;
 

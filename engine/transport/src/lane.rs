@@ -29,19 +29,19 @@ pub struct Batch<'a> {
     /// The local region's memory.
     pub local: &'a Window,
     /// Id and generation of the local region: a lane that copies into it later looks up by them whether it was withdrawn.
-    pub local_key: RegionKey,
+    pub local_region: RegionKey,
     /// The remote region's memory, as this process reaches it.
     pub remote: &'a RemoteMemory,
     /// What to move, as offsets into both.
     pub spans: &'a [Span],
     /// Whether the whole transfer is too large to be worth caching.
     pub hint: Hint,
-    /// What the plan was checked against.
-    pub expected: Revisions,
+    /// The revisions at which the plan was checked against the withdrawals: see [`Lane::post`].
+    pub checked_at: Revisions,
     /// Completion id (a `wr_id`) under which [`LaneEvents::completed`] reports accepted spans. Unused where
     /// [`RemoteMemory::is_synchronous`].
     pub completion_id: u64,
-    /// Which transfer it belongs to: a notification behind it names the same.
+    /// Which transfer it belongs to: a notification behind it names the same. Zero where the whole plan is synchronous.
     pub transfer: u64,
     /// Bytes of that whole transfer.
     pub transfer_bytes: u64,
@@ -49,7 +49,8 @@ pub struct Batch<'a> {
 
 impl Batch<'_> {
     /// The longest prefix of its spans with at most `most` bytes and [`SPANS_PER_POST`] spans: how many spans, and their
-    /// bytes. No span of a unit is longer than `most`, so it is at least one.
+    /// bytes. A lane calls it with at least [`UNIT_BYTES`](penstock_core::limits::UNIT_BYTES), the longest span there is: with
+    /// less it may be none.
     pub fn fitting(&self, most: u64) -> (usize, u64) {
         let mut bytes = 0;
         for (index, span) in self.spans.iter().enumerate().take(SPANS_PER_POST) {
@@ -84,30 +85,31 @@ pub enum Posted {
     Accepted(usize),
 }
 
-/// What cancelling an accepted batch has achieved.
+/// What cancelling an accepted operation has achieved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelledOp {
     /// It touches no memory of either side any more. No completion follows.
     Quiesced,
     /// It touches this engine's memory no more, but maybe the peer's. A completion with the bytes moved follows.
     RemotePending,
-    /// It may still touch this engine's memory. A completion follows when it does not.
-    Pending,
+    /// It may still touch this engine's memory. A completion follows once it cannot any more.
+    LocalPending,
 }
 
-/// Why a batch was not moved.
+/// Why a lane did not take what it was asked to. [`Lane::post`] may answer any of them; the others only what they say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PostError {
     /// No room now; try again after polling.
     Full,
-    /// The gates are at these revisions, not at the expected ones: check the plan against the
-    /// withdrawals and post again. Nothing of the batch was moved.
-    Withdrawn(Revisions),
+    /// The gates have moved on to these revisions since the plan was checked: something was withdrawn, not necessarily of this
+    /// plan. Check it again and post again. Nothing of the batch was moved.
+    StaleRevisions(Revisions),
     /// A span reaches outside its window, or the destination may not be written. Nothing was moved.
     OutOfBounds,
     /// The batch cannot be moved, or not all of it: its transfer ends with this cause. The lane is well.
     Refused(Cause),
-    /// The lane is broken.
+    /// The lane is broken: the transfer ends with this cause, and every later [`Lane::poll`] must return the same fault, which
+    /// ends the session.
     Fault(LaneFault),
 }
 
@@ -132,7 +134,7 @@ impl From<Cause> for Failure {
     }
 }
 
-/// A broken lane: the session ends with this cause.
+/// A broken lane. Returned by [`Lane::poll`] or [`Lane::ring_doorbell`] it ends the session with this cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneFault(pub Cause);
 
@@ -176,13 +178,13 @@ pub struct FlushRequest {
     pub completion_id: u64,
 }
 
-/// What became of a notification.
+/// What became of a notification, or of a remote flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotifyPosted {
-    /// Delivered. False if a counter was named that does not exist any more.
+    /// Delivered: all of it, or, if false, without its counter, which does not exist any more. Of a flush: proven, and true.
     Delivered(bool),
     /// It is in flight and will be reported by [`LaneEvents::completed`] like a batch: `Ok(1)` if all of it was
-    /// delivered, `Ok(0)` if its counter was gone, a cause if it was not delivered.
+    /// delivered or proven, `Ok(0)` if its counter was gone, a cause if it was not delivered.
     Accepted,
 }
 
@@ -196,17 +198,18 @@ pub struct Note<'a> {
 
 /// What a lane reports to its worker while it is polled.
 pub trait LaneEvents {
-    /// Whether one more notification can be taken; if not, the lane keeps it.
-    fn has_room(&mut self) -> bool;
+    /// Reserves room for one notification, which must follow; if there is none, the lane keeps it and asks again when it is
+    /// polled. Asked only where a notification is waiting: a refusal is counted.
+    fn reserve_note(&mut self) -> bool;
 
-    /// A notification of the peer. Only called after [`LaneEvents::has_room`] returned true.
+    /// A notification of the peer. Takes the room that was reserved.
     fn note(&mut self, note: Note<'_>);
 
-    /// A handle that the peer handed over, with its notification. Only called after
-    /// [`LaneEvents::has_room`] returned true.
+    /// A handle that the peer handed over, with its notification. Takes the room that was reserved.
     fn handed_over(&mut self, note: Note<'_>, handle: Handle);
 
-    /// An accepted operation has ended: with the bytes it moved, or with a cause.
+    /// An accepted operation has ended: a batch with the bytes it moved, the others as [`NotifyPosted::Accepted`] says, or with a
+    /// cause.
     fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>);
 }
 
@@ -216,6 +219,10 @@ pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 /// One worker's private path to one peer. A lane that was dropped does not touch this engine's memory any more.
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
+    ///
+    /// Memory that was withdrawn after [`Batch::checked_at`] must not be touched. A lane that copies raises its hazard, compares
+    /// both revisions with the gates, and copies before it lowers the hazard. One that accepts compares them now, does so again
+    /// with its own gate before it touches local memory, and sends the remote revision along where the target checks it.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
 
     /// A hint: this counter will be counted up once the bytes posted next have landed.
@@ -223,11 +230,12 @@ pub trait Lane: Send {
         let _ = counter;
     }
 
-    /// Notifies the peer that all bytes of a transfer have landed. On an error nothing was sent.
+    /// Notifies the peer that all bytes of a transfer have landed. On an error nothing was sent: [`PostError::Full`], then it is
+    /// tried again until the transfer's deadline, or [`PostError::Fault`].
     ///
     /// Where [`crate::Caps::ordered`], batches of that transfer may still be in flight on this lane: the peer is
     /// notified once they have landed, and not at all if one of them fails.
-    fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError>;
+    fn notify(&mut self, request: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError>;
 
     /// Sends what was accepted and not sent yet (rings the doorbell); waits for no completion. Called when the worker has
     /// nothing more to post for now.
@@ -239,26 +247,28 @@ pub trait Lane: Send {
     /// [`PostError::Fault`] with [`Cause::NoPath`].
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;
 
-    /// Cancels an accepted operation as far as this side can; the answer says what it may still touch.
+    /// Cancels an accepted operation as far as this side can; the answer says what it may still touch. After `LocalPending` it
+    /// may be asked again. A lane that accepts operations implements it.
     fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
         let _ = completion_id;
         CancelledOp::Quiesced
     }
 
-    /// Whether bytes of a written batch may still be placed at the peer when the batch is reported as moved.
-    fn acknowledges_early(&self) -> bool {
+    /// Whether a write may be reported as completed before its bytes are placed at the peer. Only where
+    /// [`crate::Placement::AtNotification`].
+    fn completes_before_placement(&self) -> bool {
         false
     }
 
     /// Proves that nothing of a transfer can land at the peer any more: all that was posted is placed or dropped. The
-    /// caller posts nothing more of it. If it takes a round trip, this is [`NotifyPosted::Accepted`] and [`LaneEvents::completed`]
-    /// reports the end. It cannot be cancelled; it ends with the lane at the latest.
-    fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
-        let _ = proof;
+    /// caller posts nothing more of it. `Full` is tried again; after any other error nothing is proven. If it takes a round trip, this is [`NotifyPosted::Accepted`] and [`LaneEvents::completed`]
+    /// reports the end. It cannot be cancelled; it ends when it is proven, or with the lane.
+    fn flush_remote(&mut self, request: &FlushRequest) -> Result<NotifyPosted, PostError> {
+        let _ = request;
         Ok(NotifyPosted::Delivered(true))
     }
 
     /// Takes a bounded number of notifications and completions, and does a bounded part of what the
-    /// peer asks for. Returns whether there may be more; what waits for [`LaneEvents::has_room`] does not count.
+    /// peer asks for. Returns whether there may be more; what waits for [`LaneEvents::reserve_note`] does not count.
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault>;
 }

@@ -24,6 +24,7 @@ pub type Fds = Vec<Arc<OwnedFd>>;
 pub struct LocalEnd {
     /// The host (a digest of the kernel's boot id).
     pub host: u64,
+    /// The address space: a random number drawn at its first use ([`penstock_core::Env::process`]).
     pub process: u64,
     pub epoch: u64,
     /// How many workers this engine has.
@@ -64,7 +65,7 @@ pub struct AdvertisedRegion<'a> {
     pub access_blob: &'a [u8],
 }
 
-/// How a region is offered to a peer.
+/// How a region is advertised to a peer.
 #[derive(Debug, Default)]
 pub struct Exported {
     /// Opaque bytes for the peer's side of this transport (as a packed rkey is).
@@ -99,7 +100,7 @@ pub enum JoinError {
     #[error("the offer does not make sense: {0}")]
     Malformed(&'static str),
     /// An fd is missing, or there is one too many.
-    #[error("the offer names {expected} descriptors and {found} came")]
+    #[error("the offer names {expected} file descriptors and {found} came")]
     Fds {
         /// How many belong to the offer.
         expected: usize,
@@ -130,7 +131,7 @@ pub enum JoinError {
 /// A region is advertised to every peer once, with what the peer needs to reach it; a peer's region
 /// is imported once, when a plan first needs it.
 pub trait Registrar: Send + Sync {
-    /// How `region` is offered to the peer.
+    /// How `region` is advertised to the peer.
     fn export(&self, region: &Arc<Region>) -> Exported;
 
     /// Whether this blob says that parts of the region were renewed.
@@ -142,15 +143,15 @@ pub trait Registrar: Send + Sync {
     /// The memory of a peer's region, as this process reaches it.
     fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
 
-    /// As [`Registrar::import`], of a region that came with more descriptors than its own.
-    fn import_with(
+    /// As [`Registrar::import`], of a region that came with [`Exported::extra_fds`]; only then is it called.
+    fn import_with_extra_fds(
         &self,
         region: &AdvertisedRegion<'_>,
         fd: Option<OwnedFd>,
-        more: Vec<OwnedFd>,
+        extra_fds: Vec<OwnedFd>,
     ) -> Result<RemoteMemory, ImportError> {
-        // Descriptors that mean nothing to this transport are closed.
-        drop(more);
+        // Fds that mean nothing to this transport are closed.
+        drop(extra_fds);
         self.import(region, fd)
     }
 
@@ -179,7 +180,7 @@ pub struct Link {
 /// Byte streams between two hosts that a session needs beside its control connection. The side that connected opens them,
 /// the runtime proves which session each belongs to, and the transport's link takes them.
 pub trait Streams: Send + Sync {
-    /// How many there are, of both sides together.
+    /// How many the session has; both sides say the same.
     fn count(&self) -> usize;
 
     /// Takes a connected, non-blocking stream. Refused if the index is out of range, or was attached already.
@@ -259,9 +260,9 @@ pub trait Transport: Send + Sync {
     }
 
     /// Drops what this transport has registered for the region (memory registrations on NICs, say), up to generation
-    /// `last`: newer generations of the id are another region. Called once per region, when it is quiesced or given up.
-    /// An implementation that registers in `export` must hold the same lock there and check that the region is live, or it
-    /// registers after this call.
+    /// `last`: the id may be in use again, by another region of a newer generation. Called once per region, when it is quiesced
+    /// or given up. An implementation that registers in [`Registrar::export`] excludes that call and this one from each other
+    /// by a lock of its own, and checks under it that the region is live, or it would register after this call.
     fn release_registrations(&self, region: RegionId, last: Generation) {
         let _ = (region, last);
     }

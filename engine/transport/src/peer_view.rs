@@ -13,7 +13,7 @@ use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Liveness, LogOverrun, Withdrawal};
 
 use crate::host::{
-    BusyWorker, PeerSegments, REGION_WORDS, WHOLE_REGION, WithdrawalConflict, check_against, is_renewal,
+    BusyWorker, PeerSegments, WHOLE_REGION, WITHDRAWAL_BUCKETS, WithdrawalConflict, check_against, is_renewal,
 };
 use crate::lane::CounterRef;
 
@@ -28,7 +28,8 @@ pub enum PeerView {
     Fenced(Arc<RemoteGateLog>, Arc<dyn Fence>),
 }
 
-/// What is known of cards that touch this engine's memory for one session: its own and the peer's.
+/// What is known of NICs that access memory in one session: whether the peer's RDMA can still reach this engine's, and, the
+/// other way round, what the peer needs to know the same.
 pub trait Fence: Send + Sync {
     /// Whether every RDMA operation that was posted under a revision of this engine's log older than `revision` has ended.
     fn has_passed(&self, revision: u64) -> bool;
@@ -36,8 +37,8 @@ pub trait Fence: Send + Sync {
     /// Makes the fence pass soon, whatever the peer does: rails that have not passed `revision` are cut off.
     fn force(&self, revision: u64);
 
-    /// Called when the peer has reported withdrawals: this engine's lanes now post a fence message behind all earlier
-    /// operations.
+    /// Called when the peer has reported withdrawals: this engine's lanes now post a message behind all earlier operations,
+    /// whose arrival lets the peer's own fence pass.
     fn on_withdrawals(&self);
 }
 
@@ -62,8 +63,8 @@ struct LogTail {
 }
 
 impl LogTail {
-    fn is_untouched_since(&self, region: u32, since: u64) -> bool {
-        let last = self.last.get(&(region % REGION_WORDS as u32)).copied().unwrap_or_default();
+    fn not_withdrawn_since(&self, region: u32, since: u64) -> bool {
+        let last = self.last.get(&(region % WITHDRAWAL_BUCKETS as u32)).copied().unwrap_or_default();
         last.max(self.missing_until) <= since
     }
 }
@@ -96,7 +97,7 @@ impl RemoteGateLog {
                 // Set before `replicated` below: a reader that sees that value and then takes the lock sees this one, too.
                 log.last_region_change = log.last_region_change.max(revision);
             }
-            log.last.insert(withdrawal.region % REGION_WORDS as u32, revision);
+            log.last.insert(withdrawal.region % WITHDRAWAL_BUCKETS as u32, revision);
             log.entries.push_back(withdrawal);
         }
         let excess = log.entries.len().saturating_sub(WITHDRAWALS_KEPT);
@@ -123,7 +124,7 @@ impl RemoteGateLog {
     ) -> Result<(), WithdrawalConflict> {
         check_against(
             self.withdrawals_since(since),
-            || self.tail().is_untouched_since(key.region.0, since),
+            || self.tail().not_withdrawn_since(key.region.0, since),
             key,
             extents,
         )
@@ -178,10 +179,10 @@ impl PeerView {
 
     /// Whether no withdrawal after revision `since` concerned this region, as far as it is known here; used where the log
     /// does not reach back that far. May be false without cause: regions equal modulo `REGION_WORDS` share one entry.
-    pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
+    pub fn not_withdrawn_since(&self, region: u32, since: u64) -> bool {
         match self {
-            Self::Shared(segments) => segments.owner_state.is_untouched_since(region, since),
-            Self::Reported(log) | Self::Fenced(log, _) => log.tail().is_untouched_since(region, since),
+            Self::Shared(segments) => segments.owner_state.not_withdrawn_since(region, since),
+            Self::Reported(log) | Self::Fenced(log, _) => log.tail().not_withdrawn_since(region, since),
         }
     }
 
@@ -202,7 +203,7 @@ impl PeerView {
         }
     }
 
-    /// What is known of the cards that touch this engine's memory, where there are any.
+    /// What is known of the NICs that access this engine's memory, where there are any.
     pub fn fence(&self) -> Option<&Arc<dyn Fence>> {
         match self {
             Self::Fenced(_, fence) => Some(fence),
@@ -210,8 +211,8 @@ impl PeerView {
         }
     }
 
-    /// Whether the peer's own processors can reach this engine's memory.
-    pub fn can_write(&self) -> bool {
+    /// Whether the peer's processes have this engine's memory mapped, or copy into it by themselves.
+    pub fn has_cpu_access(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
 

@@ -23,8 +23,8 @@ pub enum RemoteMemory {
 pub struct RdmaMemory {
     /// Region id and generation, as its owner has them.
     pub key: RegionKey,
-    /// The address of its first byte for its owner's NICs.
-    pub base: u64,
+    /// The address of its first byte as work requests name it (ibverbs' `remote_addr`), beside the rkeys.
+    pub iova: u64,
     /// Its length in bytes.
     pub bytes: u64,
     /// The rkey for each rail of the link, in their order.

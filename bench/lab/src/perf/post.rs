@@ -30,8 +30,8 @@ impl Lane for NoCopy {
             local: self.gates[0].0.load(Ordering::Acquire),
             remote: self.gates[1].0.load(Ordering::Acquire),
         };
-        if now != batch.expected {
-            return Err(PostError::Withdrawn(now));
+        if now != batch.checked_at {
+            return Err(PostError::StaleRevisions(now));
         }
         let (mut outside, mut bytes) = (false, 0);
         for span in batch.spans {
@@ -90,11 +90,11 @@ fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &Remote
             let batch = Batch {
                 direction,
                 local,
-                local_key,
+                local_region: local_key,
                 remote,
                 spans,
                 hint,
-                expected,
+                checked_at: expected,
                 completion_id: 0,
                 transfer: 0,
                 transfer_bytes: 0,

@@ -44,7 +44,7 @@ impl Transport for LocalTransport {
             placement: Placement::AtCompletion,
             synchronous: true,
             ordered: false,
-            splits: true,
+            multi_worker: true,
             remote_caller_memory: true,
             hand_over: true,
         }

@@ -89,7 +89,7 @@ impl Registrar for ShmRegistrar {
         }
     }
 
-    fn import_with(
+    fn import_with_extra_fds(
         &self,
         region: &AdvertisedRegion<'_>,
         fd: Option<OwnedFd>,

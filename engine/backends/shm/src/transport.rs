@@ -40,7 +40,7 @@ impl Transport for ShmTransport {
             placement: Placement::AtCompletion,
             synchronous: true,
             ordered: false,
-            splits: true,
+            multi_worker: true,
             remote_caller_memory: true,
             hand_over: false,
         }

@@ -144,9 +144,9 @@ impl Lane for SimLane {
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
         let here = self.target.view().revision();
-        let there = self.told.replicated().max(batch.expected.remote);
-        if (Revisions { local: here, remote: there }) != batch.expected {
-            return Err(PostError::Withdrawn(Revisions { local: here, remote: there }));
+        let there = self.told.replicated().max(batch.checked_at.remote);
+        if (Revisions { local: here, remote: there }) != batch.checked_at {
+            return Err(PostError::StaleRevisions(Revisions { local: here, remote: there }));
         }
         let (count, bytes) = batch.fitting(UNIT_BYTES);
         let spans = &batch.spans[..count];
@@ -157,10 +157,10 @@ impl Lane for SimLane {
         let kind = if batch.direction == Direction::Write { Kind::Write } else { Kind::Read { landed: 0 } };
         let memories = Memories {
             local: Some(batch.local.clone()),
-            key: batch.local_key,
-            checked: batch.expected.local,
+            key: batch.local_region,
+            checked: batch.checked_at.local,
             remote: memory.key,
-            revision: batch.expected.remote,
+            revision: batch.checked_at.remote,
             spans: spans.to_vec(),
         };
         self.outgoing.push(Op::new(kind, batch.completion_id, batch.transfer, Some(memories), bytes));

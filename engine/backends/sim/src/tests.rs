@@ -68,7 +68,7 @@ struct Got {
 }
 
 impl LaneEvents for Got {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         true
     }
 
@@ -181,11 +181,11 @@ impl Side {
         let batch = Batch {
             direction,
             local: region.window(),
-            local_key: key_of(&region),
+            local_region: key_of(&region),
             remote: &remote,
             spans: &spans,
             hint: Hint::Cached,
-            expected: Revisions::default(),
+            checked_at: Revisions::default(),
             completion_id,
             transfer: completion_id,
             transfer_bytes: len,
@@ -414,7 +414,10 @@ fn memory_of_ones_own_that_was_withdrawn_does_not_leave() {
     side.lane.ring_doorbell().unwrap();
     let given_up = Message::GivenUp { operation: 1, transfer: 1, is_last: true, cause: Cause::RevokedHere };
     assert_eq!(side.said(), [(1, bytes_of(&given_up))]);
-    assert!(matches!(side.post(Direction::Write, 2, 10), Err(PostError::Withdrawn(Revisions { local: 1, remote: 0 }))));
+    assert!(matches!(
+        side.post(Direction::Write, 2, 10),
+        Err(PostError::StaleRevisions(Revisions { local: 1, remote: 0 }))
+    ));
 }
 
 #[test]

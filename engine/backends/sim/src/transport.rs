@@ -69,7 +69,7 @@ impl Transport for SimTransport {
             placement: Placement::AtNotification,
             synchronous: false,
             ordered: true,
-            splits: false,
+            multi_worker: false,
             remote_caller_memory: true,
             hand_over: false,
         }

@@ -99,8 +99,8 @@ impl Channel {
         let id = self.ledger.ops.take(kind, bytes);
         let op = &mut self.ledger.ops[id];
         (op.completion_id, op.transfer) = (batch.completion_id, batch.transfer);
-        (op.key, op.checked) = (batch.local_key, batch.expected.local);
-        (op.remote, op.revision) = (memory.key, batch.expected.remote);
+        (op.key, op.checked) = (batch.local_region, batch.checked_at.local);
+        (op.remote, op.revision) = (memory.key, batch.checked_at.remote);
         op.memory = Some(batch.local.clone());
         op.spans.extend_from_slice(spans);
         if let Some(stream) = &mut self.streams[place] {

@@ -53,9 +53,9 @@ impl Lane for TcpLane {
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
         let here = self.common.target.view().revision();
-        let there = self.common.told.replicated().max(batch.expected.remote);
-        if (Revisions { local: here, remote: there }) != batch.expected {
-            return Err(PostError::Withdrawn(Revisions { local: here, remote: there }));
+        let there = self.common.told.replicated().max(batch.checked_at.remote);
+        if (Revisions { local: here, remote: there }) != batch.checked_at {
+            return Err(PostError::StaleRevisions(Revisions { local: here, remote: there }));
         }
         self.channel_of(batch.transfer).post(batch, memory)
     }

@@ -348,7 +348,7 @@ impl Outgoing {
             ops[id].spoil(Cause::Cancelled);
         }
         ops[id].memory = None;
-        let answer = if ops[id].in_kernel > 0 { CancelledOp::Pending } else { CancelledOp::RemotePending };
+        let answer = if ops[id].in_kernel > 0 { CancelledOp::LocalPending } else { CancelledOp::RemotePending };
         Some((answer, id))
     }
 }

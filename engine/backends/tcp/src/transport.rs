@@ -64,7 +64,7 @@ impl Transport for TcpTransport {
             placement: Placement::AtCompletion,
             synchronous: false,
             ordered: true,
-            splits: true,
+            multi_worker: true,
             remote_caller_memory: true,
             hand_over: false,
         }

@@ -150,7 +150,7 @@ impl Channel {
         let ends = Ends {
             direction,
             local: (memory.base_address(), op.keys[place]),
-            remote: (remote.base, remote.rkeys[place]),
+            remote: (remote.iova, remote.rkeys[place]),
         };
         let (count, bytes) = rail.move_spans(&ends, &op.spans);
         debug_assert_eq!((count, bytes), (op.spans.len(), op.bytes), "there was room for all of it");

@@ -180,7 +180,7 @@ impl Channel {
         let ends = Ends {
             direction: batch.direction,
             local: (batch.local.base_address(), local),
-            remote: (memory.base, remote),
+            remote: (memory.iova, remote),
         };
         let (count, bytes) = self.rails[rail].move_spans(&ends, spans);
         let id = self.ops.take_batch(batch, memory, local_keys, (count, bytes));
@@ -491,7 +491,7 @@ impl Channel {
             Kind::Tell => CancelledOp::RemotePending,
             Kind::Write | Kind::Read => {
                 self.rails[rail].abandoned += 1;
-                CancelledOp::Pending
+                CancelledOp::LocalPending
             }
         }
     }

@@ -291,7 +291,7 @@ impl InboundMessages {
     }
 
     fn deliver(&mut self, rail: usize, note: Note<'_>, events: &mut dyn LaneEvents) {
-        if self.held.is_empty() && events.has_room() {
+        if self.held.is_empty() && events.reserve_note() {
             events.note(note);
             self.rails[rail].note_taken();
         } else {
@@ -301,7 +301,7 @@ impl InboundMessages {
 
     /// Delivers what was kept, as far as there is room.
     pub(crate) fn deliver_held(&mut self, events: &mut dyn LaneEvents) {
-        while !self.held.is_empty() && events.has_room() {
+        while !self.held.is_empty() && events.reserve_note() {
             let Some(held) = self.held.pop_front() else { return };
             events.note(Note { id: held.id, payload: &held.payload });
             self.rails[held.rail].note_taken();

@@ -285,17 +285,17 @@ impl Lane for VerbsLane {
         let RemoteMemory::Rdma(memory) = batch.remote else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
-        let keys = self.local_keys(batch.local_key)?;
-        self.low.begin(batch.expected.local);
+        let keys = self.local_keys(batch.local_region)?;
+        self.low.begin(batch.checked_at.local);
         // No processor of the peer looks at this again: what it has withdrawn is known here, or the peer waits for this lane's fence, which
         // goes behind this batch.
         let here = self.common.segments.owner_state.view().revision();
-        let there = self.common.told.replicated().max(batch.expected.remote);
-        let posted = if (Revisions { local: here, remote: there }) == batch.expected {
+        let there = self.common.told.replicated().max(batch.checked_at.remote);
+        let posted = if (Revisions { local: here, remote: there }) == batch.checked_at {
             let place = self.place_of(batch.transfer);
             self.channels[place].post(batch, memory, keys.first(self.common.adapters.len()))
         } else {
-            Err(PostError::Withdrawn(Revisions { local: here, remote: there }))
+            Err(PostError::StaleRevisions(Revisions { local: here, remote: there }))
         };
         if posted.is_err() {
             self.low.ended(self.oldest());
@@ -330,7 +330,7 @@ impl Lane for VerbsLane {
         answer
     }
 
-    fn acknowledges_early(&self) -> bool {
+    fn completes_before_placement(&self) -> bool {
         true
     }
 

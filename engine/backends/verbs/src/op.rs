@@ -147,12 +147,12 @@ impl Ops {
         let id = self.take(if batch.direction == Direction::Write { Kind::Write } else { Kind::Read });
         let op = &mut self.places[id as usize];
         (op.completion_id, op.transfer, op.bytes) = (batch.completion_id, batch.transfer, bytes);
-        (op.memory, op.key) = (Some(batch.local.clone()), batch.local_key);
+        (op.memory, op.key) = (Some(batch.local.clone()), batch.local_region);
         op.keys[..keys.len()].copy_from_slice(keys);
         op.remote = Some(Arc::clone(memory));
-        (op.here, op.there) = (batch.expected.local, batch.expected.remote);
+        (op.here, op.there) = (batch.checked_at.local, batch.checked_at.remote);
         op.spans.extend_from_slice(&batch.spans[..spans]);
-        self.count_in(batch.expected.local);
+        self.count_in(batch.checked_at.local);
         id
     }
 

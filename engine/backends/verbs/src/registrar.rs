@@ -78,7 +78,7 @@ pub fn import(region: &AdvertisedRegion<'_>, rails: usize) -> Result<RdmaMemory,
                 return Err(ImportError::Malformed("it does not lie where it is said to"));
             }
             let key = RegionKey { region: region.id, generation: region.generation };
-            Ok(RdmaMemory { key, base, bytes: region.bytes, rkeys: keys })
+            Ok(RdmaMemory { key, iova: base, bytes: region.bytes, rkeys: keys })
         }
     }
 }

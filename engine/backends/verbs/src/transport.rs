@@ -145,7 +145,7 @@ impl Transport for VerbsTransport {
             placement: Placement::AtNotification,
             synchronous: false,
             ordered: true,
-            splits: false,
+            multi_worker: false,
             remote_caller_memory: true,
             hand_over: false,
         }

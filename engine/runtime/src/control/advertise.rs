@@ -88,7 +88,7 @@ impl<E: Env> Control<E> {
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.renewals.announceable(shared.segments.owner_state.view().revision());
         let mut sent = Ok(());
-        if !peer.peer_view.can_write() {
+        if !peer.peer_view.has_cpu_access() {
             for frame in announced.next_withdrawals(&shared.segments.owner_state) {
                 sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
             }

@@ -28,7 +28,7 @@ use crate::shared::{Latch, WorkerCall};
 
 /// How far a session is on its way to rest.
 #[derive(Default)]
-pub(super) struct Rest {
+pub(super) struct DrainProgress {
     /// This engine drains, and has said so.
     here: bool,
     /// Opens when nothing that this engine has submitted to the peer runs any more. There once a side drains.
@@ -44,7 +44,7 @@ fn is_open(latch: &Option<Arc<Latch>>) -> bool {
     latch.as_ref().is_some_and(|latch| latch.is_open())
 }
 
-impl Rest {
+impl DrainProgress {
     fn can_advance(&self) -> bool {
         is_open(&self.settled) && (!self.said_rested || self.heard_rested)
     }
@@ -116,7 +116,7 @@ impl<E: Env> Control<E> {
         may
     }
 
-    fn rest_of(&mut self, token: u64) -> Option<(Arc<PeerState>, &mut Rest)> {
+    fn rest_of(&mut self, token: u64) -> Option<(Arc<PeerState>, &mut DrainProgress)> {
         match &mut self.talks.get_mut(&token)?.phase {
             Phase::Open { peer, rest, .. } => Some((Arc::clone(peer), rest)),
             _ => None,

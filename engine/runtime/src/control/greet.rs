@@ -17,7 +17,7 @@ use penstock_transport::{JoinError, Link, LocalEnd, RemoteEnd, Scope, Transport}
 use super::advertise::Advertised;
 use super::call::{Apart, Call, ConnectTarget};
 use super::connection::Broken;
-use super::drain::Rest;
+use super::drain::DrainProgress;
 use super::names::HeldName;
 use super::transport_messages::sender;
 use super::{Control, Phase, Talk};
@@ -411,7 +411,7 @@ impl<E: Env> Control<E> {
         *phase = Phase::Open {
             peer: Arc::clone(&peer),
             announced: Advertised::default(),
-            rest: Rest::default(),
+            rest: DrainProgress::default(),
             transport_messages,
         };
         self.shared.peers.insert(&peer);

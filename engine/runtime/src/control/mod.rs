@@ -51,7 +51,7 @@ use self::away::AwayLog;
 use self::call::Later;
 pub(crate) use self::call::Wanted;
 use self::connection::{Broken, Connection};
-use self::drain::Rest;
+use self::drain::DrainProgress;
 use self::greet::Greeter;
 use self::heartbeat::Probe;
 use self::leave::Leaving;
@@ -81,7 +81,7 @@ enum Phase {
     Open {
         peer: Arc<PeerState>,
         announced: Advertised,
-        rest: Rest,
+        rest: DrainProgress,
         transport_messages: Option<Arc<dyn TransportMessages>>,
     },
     /// A session that ends.

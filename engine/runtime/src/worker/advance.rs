@@ -37,28 +37,28 @@ pub(crate) enum MoveEnd {
 #[inline]
 pub(crate) fn move_units(
     plan: &PlanInner,
-    (PlanPosition { unit: mut number, spans: mut from }, count): (PlanPosition, u64),
+    (PlanPosition { unit: mut next_unit, spans: mut next_span }, count): (PlanPosition, u64),
     lane: &mut dyn Lane,
     local_state: &OwnerStateView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
     tracker: &mut impl OpTracker,
 ) -> (u64, u64, Option<MoveEnd>) {
-    let end = number + count;
+    let end = next_unit + count;
     let (mut bytes, mut posts, mut rechecks) = (0, 0, 0);
-    while number < end {
-        let Some((unit, units)) = plan.shape.unit_range(number, end - number) else { break };
+    while next_unit < end {
+        let Some((unit, units)) = plan.shape.unit_range(next_unit, end - next_unit) else { break };
         let sides = &plan.sides[unit.section()];
-        while from < unit.spans() {
-            let filled = unit.fill(from, spans);
+        while next_span < unit.spans() {
+            let filled = unit.fill(next_span, spans);
             let batch = Batch {
                 direction: plan.shape.direction(),
                 local: &sides.local,
-                local_key: sides.local_key,
+                local_region: sides.local_key,
                 remote: &sides.remote,
                 spans: &spans[..filled],
                 hint: plan.hint,
-                expected: *expected,
+                checked_at: *expected,
                 completion_id: tracker.completion_id(),
                 transfer: tracker.transfer(),
                 transfer_bytes: plan.shape.bytes(),
@@ -67,20 +67,20 @@ pub(crate) fn move_units(
             match lane.post(&batch) {
                 Ok(Posted::Moved(moved)) => {
                     bytes += moved;
-                    from += filled;
+                    next_span += filled;
                 }
                 Ok(Posted::Accepted(accepted)) => {
                     tracker.accepted();
-                    from += accepted;
+                    next_span += accepted;
                 }
                 Err(PostError::Full) => {
-                    return (bytes, posts - 1, Some(MoveEnd::Full(PlanPosition { unit: number, spans: from })));
+                    return (bytes, posts - 1, Some(MoveEnd::Full(PlanPosition { unit: next_unit, spans: next_span })));
                 }
                 // A peer that withdraws without end costs its own transfer, not the others' turn.
-                Err(PostError::Withdrawn(_)) if rechecks == RECHECKS_MAX => {
+                Err(PostError::StaleRevisions(_)) if rechecks == RECHECKS_MAX => {
                     return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
                 }
-                Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, local_state, *expected) {
+                Err(PostError::StaleRevisions(_)) => match check_withdrawn(plan, local_state, *expected) {
                     Ok(checked) => {
                         rechecks += 1;
                         *expected = checked;
@@ -92,7 +92,7 @@ pub(crate) fn move_units(
                 Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
             }
         }
-        (number, from) = (number + units, 0);
+        (next_unit, next_span) = (next_unit + units, 0);
     }
     // The peer may have renewed the range while this process was stopped in a copy: the bytes are in old pages then, and
     // must not count as moved.
@@ -116,7 +116,7 @@ fn post_async(
     let moved = move_units(plan, unit_range, entry.lane.as_mut(), local_state, expected, spans, &mut tracker);
     let (accepted, most) = (tracker.accepted, tracker.most);
     current.in_flight += accepted;
-    if entry.acknowledges_early {
+    if entry.completes_before_placement {
         mark_needs_flush(current, slot, accepted);
     }
     statistics.async_ops.add(u64::from(accepted));
@@ -262,12 +262,12 @@ impl<E: Env> Worker<E> {
     /// All units have ended: posts the notification and finishes, or waits for room.
     pub(super) fn notify_or_wait(&mut self, active: Active) {
         if active.notify_state != NotifyState::NotPosted {
-            return self.finish_notified(active);
+            return self.finish_after_notify(active);
         }
         // Behind those that wait already: a short notification must not starve a long one.
         let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
         if !active.command.notify.is_empty() && self.notify_blocked.iter().any(is_theirs) {
-            return self.wait_for_room(active);
+            return self.block_notify(active);
         }
         self.notify(active);
     }
@@ -280,7 +280,7 @@ impl<E: Env> Worker<E> {
         }
         let Some(entry) = lane_entry(&mut self.lanes, &active.command.peer) else {
             return match self.shared.end_cause(&active.command.peer) {
-                None => self.wait_for_room(active),
+                None => self.block_notify(active),
                 Some(cause) => self.fail(active, Stage::Notify, cause),
             };
         };
@@ -289,7 +289,7 @@ impl<E: Env> Worker<E> {
             Ok(Some(notified)) => {
                 statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
                 statistics.transfers_completed.add(1);
-                self.flush_is_not_needed(&active);
+                self.skip_flush(&active);
                 self.shared.finish(active, TransferOutcome { failure: None, notified });
             }
             Ok(None) => self.wait_for_notify(active),
@@ -299,12 +299,12 @@ impl<E: Env> Worker<E> {
             }
             Err(_) => {
                 statistics.waits_for_room.add(1);
-                self.wait_for_room(active);
+                self.block_notify(active);
             }
         }
     }
 
-    fn wait_for_room(&mut self, mut active: Active) {
+    fn block_notify(&mut self, mut active: Active) {
         self.shared.slots.get(active.command.key).expect("a worker holds its slots").advance_to(Phase::Notifying);
         if active.deadline == Timestamp::NEVER {
             active.deadline = self.arm(active.command.timeout);
@@ -361,10 +361,10 @@ fn send_notify(
     }
     let payload = slot.payload();
     let note = notify.note.map(|id| Note { id, payload: &payload });
-    let whole = command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
+    let transfer_bytes = command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
     let request = NotifyRequest {
         transfer: transfer_of(command.key),
-        transfer_bytes: whole,
+        transfer_bytes,
         completion_id,
         counter: notify.counter,
         note,
@@ -393,7 +393,7 @@ fn post_notify(current: &mut Active, slot: &Slot, entry: &mut LaneEntry, in_flig
     }
     let completion_id = in_flight.next_completion_id();
     if let Ok(None) = send_notify(entry, slot, command, completion_id) {
-        slot.add_in_flight();
+        slot.take_op_claim();
         in_flight.insert(InFlight::notify(command.key, command.units(), command.peer.peer_index));
         current.in_flight += 1;
         current.notify_state = NotifyState::PostedOrdered(completion_id);
@@ -414,8 +414,8 @@ impl<E: Env> Shared<E> {
         self.count_completion(key, is_watched);
     }
 
-    /// Ends a transfer that has failed; the peer is not notified.
-    pub(crate) fn finish_unnotified(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
+    /// Ends a transfer that has failed. No notification is posted any more; whether one that was arrived is in its outcome.
+    pub(crate) fn finish_failed(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
         let notified = active.notified();
         self.workers[0].statistics.transfers_failed.add_shared(1);
         self.finish(active, TransferOutcome { failure: Some((stage, failure.into())), notified });
@@ -427,7 +427,7 @@ impl<E: Env> Shared<E> {
         let key = active.command.key;
         let slot = self.slots.get(key).expect("a worker holds its slots");
         if slot.stop(stage, failure) {
-            self.finish_unnotified(active, stage, failure);
+            self.finish_failed(active, stage, failure);
         } else {
             self.release_slot(key);
         }

@@ -67,6 +67,6 @@ impl<E: Env> Worker<E> {
         if command.is_helper || !slot.stop_unclaimed(Stage::Queue, cause) {
             return self.shared.release_slot(command.key);
         }
-        self.shared.finish_unnotified(Active::new(command, Default::default()), Stage::Queue, cause);
+        self.shared.finish_failed(Active::new(command, Default::default()), Stage::Queue, cause);
     }
 }

@@ -24,7 +24,7 @@ use crate::slot::Slot;
 pub(crate) struct InFlight {
     pub(crate) key: Key,
     /// Units of the whole transfer.
-    pub(crate) units: u64,
+    pub(crate) plan_units: u64,
     /// Index of the peer whose lane it is on.
     pub(crate) peer_index: u32,
     state: OpState,
@@ -47,8 +47,8 @@ enum OpState {
 }
 
 impl InFlight {
-    pub(crate) fn new(key: Key, units: u64, peer_index: u32) -> Self {
-        Self { key, units, peer_index, state: OpState::Attached, is_notify: false, local_pending: false }
+    pub(crate) fn new(key: Key, plan_units: u64, peer_index: u32) -> Self {
+        Self { key, plan_units, peer_index, state: OpState::Attached, is_notify: false, local_pending: false }
     }
 
     /// The remote flush of an ended transfer.
@@ -68,7 +68,7 @@ pub(crate) fn transfer_of(key: Key) -> u64 {
 
 /// One worker's operations in flight, by completion id: `generation << 32 | index`.
 pub(crate) struct InFlightOps {
-    slots: Vec<OpSlot>,
+    entries: Vec<OpEntry>,
     free: Vec<u32>,
     /// Peer indices of the lanes whose doorbell is due: they have accepted what is not sent yet.
     doorbells_due: Vec<u32>,
@@ -79,11 +79,11 @@ const ROOM: usize = 64;
 
 impl Default for InFlightOps {
     fn default() -> Self {
-        Self { slots: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM), doorbells_due: Vec::with_capacity(8) }
+        Self { entries: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM), doorbells_due: Vec::with_capacity(8) }
     }
 }
 
-struct OpSlot {
+struct OpEntry {
     generation: u32,
     op: Option<InFlight>,
 }
@@ -93,17 +93,17 @@ impl InFlightOps {
     #[inline]
     pub(super) fn next_completion_id(&mut self) -> u64 {
         match self.free.last() {
-            Some(&index) => u64::from(self.slots[index as usize].generation) << 32 | u64::from(index),
+            Some(&index) => u64::from(self.entries[index as usize].generation) << 32 | u64::from(index),
             None => self.grow(),
         }
     }
 
     #[cold]
     fn grow(&mut self) -> u64 {
-        let index = self.slots.len() as u32;
-        self.slots.push(OpSlot { generation: 0, op: None });
+        let index = self.entries.len() as u32;
+        self.entries.push(OpEntry { generation: 0, op: None });
         // Room for every entry to be free: releasing one never allocates.
-        self.free.reserve(self.slots.len());
+        self.free.reserve(self.entries.len());
         self.free.push(index);
         u64::from(index)
     }
@@ -111,17 +111,17 @@ impl InFlightOps {
     /// The operation of the next completion id was accepted.
     pub(super) fn insert(&mut self, op: InFlight) {
         let index = self.free.pop().expect("its id was given out just now");
-        self.slots[index as usize].op = Some(op);
+        self.entries[index as usize].op = Some(op);
     }
 
     fn get_mut(&mut self, completion_id: u64) -> Option<&mut InFlight> {
-        let slot = self.slots.get_mut(completion_id as u32 as usize)?;
+        let slot = self.entries.get_mut(completion_id as u32 as usize)?;
         slot.op.as_mut().filter(|_| u64::from(slot.generation) == completion_id >> 32)
     }
 
     pub(super) fn remove(&mut self, completion_id: u64) -> Option<InFlight> {
         let op = *self.get_mut(completion_id)?;
-        let slot = &mut self.slots[completion_id as u32 as usize];
+        let slot = &mut self.entries[completion_id as u32 as usize];
         slot.op = None;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(completion_id as u32);
@@ -154,15 +154,15 @@ impl InFlightOps {
     /// The next completion id after `after`, in table order, whose operation satisfies `is_meant`.
     fn next_where(&self, after: Option<u64>, is_meant: impl Fn(&InFlight) -> bool) -> Option<u64> {
         let first = after.map_or(0, |completion_id| completion_id as u32 as usize + 1);
-        (first..self.slots.len()).find_map(|index| {
-            let slot = &self.slots[index];
+        (first..self.entries.len()).find_map(|index| {
+            let slot = &self.entries[index];
             let op = slot.op.as_ref()?;
             is_meant(op).then_some(u64::from(slot.generation) << 32 | index as u64)
         })
     }
 
     fn count(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.entries.len() - self.free.len()
     }
 }
 
@@ -221,7 +221,7 @@ impl OpTracker for AsyncTracker<'_> {
     }
 
     fn accepted(&mut self) {
-        self.slot.add_in_flight();
+        self.slot.take_op_claim();
         self.in_flight.insert(self.op);
         self.accepted += 1;
         self.most = self.in_flight.count();
@@ -269,15 +269,15 @@ impl<E: Env> Worker<E> {
                 if op.local_pending {
                     slot.end_local_pending();
                 }
-                slot.end_remote_pending();
+                slot.clear_remote_pending();
                 self.shared.release_slot(op.key);
                 return;
             }
-            (OpState::Cancelled, _) => slot.release_remote_claim(bytes, op.units),
-            (OpState::Attached, Ok(_)) => slot.release_claim(bytes, op.units),
+            (OpState::Cancelled, _) => slot.release_claim_clearing_remote(bytes, op.plan_units),
+            (OpState::Attached, Ok(_)) => slot.release_claim(bytes, op.plan_units),
             (OpState::Attached, Err(failure)) => {
                 slot.stop(Stage::Move, failure);
-                slot.release_claim(0, op.units)
+                slot.release_claim(0, op.plan_units)
             }
         };
         self.own().statistics.bytes.add(bytes);
@@ -375,29 +375,29 @@ impl<E: Env> Worker<E> {
                 .map_or(CancelledOp::Quiesced, |entry| entry.lane.cancel_op(completion_id)),
             OpState::Cancelled | OpState::Detached | OpState::Ignored => CancelledOp::RemotePending,
         };
-        let units = op.units;
+        let units = op.plan_units;
         match answer {
-            CancelledOp::Pending | CancelledOp::RemotePending if op.is_notify => {
+            CancelledOp::LocalPending | CancelledOp::RemotePending if op.is_notify => {
                 if level != CancelLevel::Immediate {
                     return (false, None);
                 }
                 op.state = OpState::Ignored;
                 (false, Some(slot.release_claim(0, units)))
             }
-            CancelledOp::Pending if level == CancelLevel::Immediate => {
+            CancelledOp::LocalPending if level == CancelLevel::Immediate => {
                 // The transfer ends all the same; its memory is not quiesced before the lane reports the operation.
                 slot.add_reference();
                 (op.state, op.local_pending) = (OpState::Detached, true);
-                (false, Some(slot.release_claim_local_pending(units)))
+                (false, Some(slot.release_claim_keeping_local(units)))
             }
-            CancelledOp::Pending => (false, None),
+            CancelledOp::LocalPending => (false, None),
             CancelledOp::Quiesced => {
                 self.in_flight.remove(completion_id);
                 (true, Some(slot.release_claim(0, units)))
             }
             CancelledOp::RemotePending => {
                 if op.state == OpState::Attached {
-                    slot.claim_remote_pending();
+                    slot.mark_claim_remote_pending();
                     op.state = OpState::Cancelled;
                 }
                 if level != CancelLevel::Immediate {
@@ -405,7 +405,7 @@ impl<E: Env> Worker<E> {
                 }
                 slot.add_reference();
                 op.state = OpState::Detached;
-                (false, Some(slot.release_claim_remote_pending(units)))
+                (false, Some(slot.release_claim_keeping_remote(units)))
             }
         }
     }
@@ -476,7 +476,7 @@ impl<E: Env> Worker<E> {
             } else {
                 // A lane that is gone does not touch this engine's memory.
                 let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
-                let finishes = slot.release_claim(0, op.units);
+                let finishes = slot.release_claim(0, op.plan_units);
                 self.op_completed(op.key, finishes);
             }
         }

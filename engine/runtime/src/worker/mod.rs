@@ -70,7 +70,7 @@ const COMPLETIONS_CAPACITY: usize = 32;
 pub(crate) struct LaneEntry {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
-    acknowledges_early: bool,
+    completes_before_placement: bool,
     /// A side of the session drains, and this worker has reported that it has no transfer of it left.
     transfers_drained: bool,
 }
@@ -263,8 +263,9 @@ impl<E: Env> Worker<E> {
                 if self.lanes.len() <= index {
                     self.lanes.resize_with(index + 1, || None);
                 }
-                let acknowledges_early = lane.acknowledges_early();
-                self.lanes[index] = Some(LaneEntry { lane, peer, acknowledges_early, transfers_drained: false });
+                let completes_before_placement = lane.completes_before_placement();
+                self.lanes[index] =
+                    Some(LaneEntry { lane, peer, completes_before_placement, transfers_drained: false });
                 self.ready.mark(index);
             }
             WorkerCall::RemoveLane { peer, cause, left } => {
@@ -504,7 +505,7 @@ struct Delivery<'a, E: Env> {
 }
 
 impl<E: Env> LaneEvents for Delivery<'_, E> {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         self.reserved = self.reserved || self.peer.inbox_credits.take(1).is_ok();
         self.refused |= !self.reserved;
         self.reserved

@@ -40,7 +40,7 @@ impl<E: Env> Worker<E> {
         let was = std::mem::replace(&mut active.notify_state, NotifyState::Completed(notified));
         let slot = self.shared.slots.get(op.key).expect("a notification in flight holds its slot");
         if is_proven {
-            slot.end_remote_pending();
+            slot.clear_remote_pending();
         }
         if let NotifyState::PostedLast(_) = was {
             let is_it = |active: &Active| active.command.key == op.key;
@@ -58,7 +58,7 @@ impl<E: Env> Worker<E> {
         if let Err(failure) = result {
             slot.stop(Stage::Notify, failure);
         }
-        let finishes = slot.release_claim(0, op.units);
+        let finishes = slot.release_claim(0, op.plan_units);
         self.op_completed(op.key, finishes);
     }
 
@@ -69,7 +69,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// All of a transfer has ended, its notification with it.
-    pub(super) fn finish_notified(&mut self, active: Active) {
+    pub(super) fn finish_after_notify(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         match slot.stop_reason() {
             // Cancelled too late: the peer has all bytes and was notified.
@@ -80,7 +80,7 @@ impl<E: Env> Worker<E> {
     }
 
     fn finish_ok(&mut self, active: Active) {
-        self.flush_is_not_needed(&active);
+        self.skip_flush(&active);
         let statistics = &self.shared.workers[self.index].statistics;
         statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
         statistics.transfers_completed.add(1);

@@ -152,7 +152,7 @@ impl Lane for Rails {
         if self.seen.keeps.load(Ordering::SeqCst) { CancelledOp::RemotePending } else { CancelledOp::Quiesced }
     }
 
-    fn acknowledges_early(&self) -> bool {
+    fn completes_before_placement(&self) -> bool {
         true
     }
 
@@ -192,7 +192,7 @@ impl Registrar for Keys {
 
     fn import(&self, region: &AdvertisedRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let key = RegionKey { region: region.id, generation: region.generation };
-        let memory = RdmaMemory { key, base: region.base, bytes: region.bytes, rkeys: vec![1, 2] };
+        let memory = RdmaMemory { key, iova: region.base, bytes: region.bytes, rkeys: vec![1, 2] };
         Ok(RemoteMemory::Rdma(Arc::new(memory)))
     }
 
@@ -212,7 +212,7 @@ impl Transport for Cards {
             placement: Placement::AtNotification,
             synchronous: false,
             ordered: true,
-            splits: self.splits,
+            multi_worker: self.splits,
             remote_caller_memory: true,
             hand_over: false,
         }

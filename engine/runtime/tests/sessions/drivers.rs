@@ -58,7 +58,7 @@ impl Transport for Alone {
             placement: Placement::AtCompletion,
             synchronous: false,
             ordered: true,
-            splits: false,
+            multi_worker: false,
             remote_caller_memory: false,
             hand_over: false,
         }

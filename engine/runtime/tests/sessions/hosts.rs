@@ -107,7 +107,7 @@ impl Transport for Far {
             placement: Placement::AtNotification,
             synchronous: false,
             ordered: true,
-            splits: true,
+            multi_worker: true,
             remote_caller_memory: false,
             hand_over: false,
         }

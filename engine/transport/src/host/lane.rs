@@ -194,8 +194,11 @@ impl CopyLane {
             local: self.segments.owner_state.view().revision(),
             remote: self.peer_segments.owner_state.revision(),
         };
-        let filled =
-            if now == batch.expected { bounce.outgoing.fill(batch, memory) } else { Err(PostError::Withdrawn(now)) };
+        let filled = if now == batch.checked_at {
+            bounce.outgoing.fill(batch, memory)
+        } else {
+            Err(PostError::StaleRevisions(now))
+        };
         self.hazard.leave();
         let spans = filled?;
         bounce.outgoing.send();
@@ -212,7 +215,7 @@ impl CopyLane {
             if available == 0 {
                 return Ok(false);
             }
-            if !events.has_room() {
+            if !events.reserve_note() {
                 return Ok(false); // The worker comes back when there is.
             }
             let first = inbound.ring.peek(0).ok_or(LaneFault(Cause::PeerCorrupt))?;
@@ -277,7 +280,7 @@ impl Lane for CopyLane {
             local: self.segments.owner_state.view().revision(),
             remote: self.peer_segments.owner_state.revision(),
         };
-        let result = if now == batch.expected {
+        let result = if now == batch.checked_at {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
             match batch.remote {
                 RemoteMemory::Mapped(remote) => copy_mapped(batch, remote),
@@ -288,7 +291,7 @@ impl Lane for CopyLane {
                 }
             }
         } else {
-            Err(PostError::Withdrawn(now))
+            Err(PostError::StaleRevisions(now))
         };
         self.hazard.leave();
         result

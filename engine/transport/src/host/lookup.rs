@@ -54,7 +54,7 @@ pub fn check_withdrawals(
     if view.revision() == since {
         return Ok(());
     }
-    check_against(view.withdrawals_since(since), || view.is_untouched_since(key.region.0, since), key, extents)
+    check_against(view.withdrawals_since(since), || view.not_withdrawn_since(key.region.0, since), key, extents)
 }
 
 /// Checks that no listed withdrawal overlaps the extents. If the log has overrun, uses the revision of the region's last

@@ -20,7 +20,7 @@ pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::check_against;
 pub use lookup::{LastRegion, WithdrawalConflict, check_withdrawals};
 pub use mailbox::{Mailbox, MailboxView, mailbox_bytes};
-pub(crate) use owner_state::REGION_WORDS;
+pub(crate) use owner_state::WITHDRAWAL_BUCKETS;
 pub use owner_state::{
     BusyWorker, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes,
 };

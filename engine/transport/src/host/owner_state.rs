@@ -1,13 +1,13 @@
-//! Owner state: what an engine's owner writes and its peers only read.
+//! Owner state: what an engine writes and its peers only read.
 //!
-//! The segment is sealed so that a peer's mapping of it can only be read-only: nobody but its owner
+//! The segment is sealed so that a peer's mapping of it can only be read-only: nobody but the engine that owns it
 //! can raise or clear a hazard, or withdraw memory.
 //!
 //! ```text
 //! line 0     revision of the last deregistration or renewal
 //! lines      ended sessions: for each peer index, how many sessions at it have ended here
 //! lines      gate: revision and the log of withdrawals
-//! lines      life: the lock that the kernel marks when the engine's thread dies
+//! lines      liveness lock, which the kernel marks when the engine's thread dies
 //! lines      by region, modulo their number: the revision of the last withdrawal of anything of it
 //! lines      hazards, one for each (peer index, worker)
 //! ```
@@ -29,9 +29,9 @@ use crate::link::JoinError;
 
 const ENDED_SESSIONS_OFFSET: usize = LINE_BYTES;
 const GATE_OFFSET: usize = (ENDED_SESSIONS_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
-const LIFE_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
-const LAST_OFFSET: usize = (LIFE_OFFSET + LIFE_BYTES).next_multiple_of(LINE_BYTES);
-const HAZARDS_OFFSET: usize = (LAST_OFFSET + REGION_WORDS * 8).next_multiple_of(LINE_BYTES);
+const LIVENESS_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
+const LAST_OFFSET: usize = (LIVENESS_OFFSET + LIFE_BYTES).next_multiple_of(LINE_BYTES);
+const HAZARDS_OFFSET: usize = (LAST_OFFSET + WITHDRAWAL_BUCKETS * 8).next_multiple_of(LINE_BYTES);
 
 const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the log keeps");
 const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line each");
@@ -39,8 +39,8 @@ const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line e
 /// Entries the owner keeps to send to peers without shared memory. A peer that misses more gets `PlanTooOld` for older plans.
 const HISTORY_MAX: usize = 64 * WITHDRAWALS_KEPT;
 
-/// Words for the last withdrawals of regions. Regions that share one are taken for touched where only the other was.
-pub(crate) const REGION_WORDS: usize = 4096;
+/// Buckets for the last withdrawals of regions, by region id. A region may seem withdrawn because another one of its bucket was.
+pub(crate) const WITHDRAWAL_BUCKETS: usize = 4096;
 
 /// The length of a withdrawal that takes a whole region back for good.
 pub const WHOLE_REGION: u64 = u64::MAX;
@@ -68,7 +68,7 @@ fn ended_sessions_offset(peer_index: u32) -> usize {
 }
 
 fn last_offset(region: u32) -> usize {
-    LAST_OFFSET + region as usize % REGION_WORDS * 8
+    LAST_OFFSET + region as usize % WITHDRAWAL_BUCKETS * 8
 }
 
 fn hazard_offset(workers: usize, peer_index: u32, worker: usize) -> usize {
@@ -97,10 +97,10 @@ impl OwnerState {
         let segment = Segment::create_owner_writes_only("penstock-owner-state", owner_state_bytes(workers) as u64)?;
         let range = segment.range();
         let writer = GateWriter::mapped(&range, GATE_OFFSET).expect("the gate lies inside the segment");
-        let deregistered = Publisher::mapped(&range, 0).expect("the segment has a first word");
+        let last_region_change = Publisher::mapped(&range, 0).expect("the segment has a first word");
         let view = OwnerStateView::over(range.clone(), workers).expect("this is our own, whole state");
         let gate = Mutex::new(Gate { writer, history: VecDeque::new() });
-        Ok(Self { segment, range, workers, gate, last_region_change: deregistered, view })
+        Ok(Self { segment, range, workers, gate, last_region_change, view })
     }
 
     /// The segment, to be passed to peers.
@@ -172,7 +172,7 @@ impl OwnerState {
     /// The calling thread takes the robust liveness lock. If it dies, the kernel marks the lock, and peers see it. Call at
     /// most once.
     pub fn hold_liveness_lock(&self) -> Result<LivenessLock, LivenessError> {
-        LivenessLock::take(&self.segment, LIFE_OFFSET)
+        LivenessLock::take(&self.segment, LIVENESS_OFFSET)
     }
 
     /// What a peer sees of this state; also how this engine sees its own.
@@ -207,11 +207,11 @@ impl OwnerStateView {
         }
         let gate = GateReader::mapped(&range, GATE_OFFSET)
             .map_err(|_| JoinError::Malformed("its owner state holds no gate"))?;
-        let deregistered =
+        let last_region_change =
             Published::mapped(&range, 0).map_err(|_| JoinError::Malformed("its owner state is empty"))?;
-        let life = LivenessView::mapped(&range, LIFE_OFFSET)
-            .map_err(|_| JoinError::Malformed("its owner state holds no life"))?;
-        Ok(Self { range, workers, gate, last_region_change: deregistered, life })
+        let life = LivenessView::mapped(&range, LIVENESS_OFFSET)
+            .map_err(|_| JoinError::Malformed("its owner state holds no liveness lock"))?;
+        Ok(Self { range, workers, gate, last_region_change, life })
     }
 
     /// The gate's revision now.
@@ -231,8 +231,8 @@ impl OwnerStateView {
     }
 
     /// Whether no withdrawal after revision `since` concerned this region; used where the log does not reach back that far.
-    /// May be false without cause: regions whose ids are equal modulo `REGION_WORDS` share one entry.
-    pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
+    /// May be false without cause: regions whose ids are equal modulo `WITHDRAWAL_BUCKETS` share one entry.
+    pub fn not_withdrawn_since(&self, region: u32, since: u64) -> bool {
         Published::mapped(&self.range, last_offset(region)).is_ok_and(|word| word.read() <= since)
     }
 

@@ -14,7 +14,7 @@ use super::owner_state::{OwnerState, OwnerStateView};
 pub struct EngineSegments {
     /// What it writes and peers read.
     pub owner_state: OwnerState,
-    /// What peers write and it reads.
+    /// What peers and it write and it reads.
     pub mailbox: Mailbox,
     bells: Vec<Arc<OwnedFd>>,
     workers: usize,

@@ -80,7 +80,7 @@ impl Notes {
         }
         if !is_wanted {
             self.taken += lines;
-        } else if self.held.is_empty() && events.has_room() {
+        } else if self.held.is_empty() && events.reserve_note() {
             events.note(note);
             self.taken += lines;
         } else {
@@ -93,7 +93,7 @@ impl Notes {
     /// Delivers what was kept, as far as there is room.
     pub fn deliver(&mut self, events: &mut dyn LaneEvents) {
         while let Some(&(id, bytes)) = self.held.front() {
-            if !events.has_room() {
+            if !events.reserve_note() {
                 return;
             }
             self.held.pop_front();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     impl LaneEvents for Inbox {
-        fn has_room(&mut self) -> bool {
+        fn reserve_note(&mut self) -> bool {
             self.room > 0
         }
 

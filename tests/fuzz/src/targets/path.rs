@@ -41,7 +41,7 @@ pub fn run(input: &[u8]) {
     let _ = shm.is_renewed(region.access_blob);
     let mut tokens = with(descriptors);
     let token = tokens.pop();
-    match shm.import_with(&region, token, tokens) {
+    match shm.import_with_extra_fds(&region, token, tokens) {
         Ok(RemoteMemory::Mapped(window)) => {
             assert!(descriptors > 0 && window.len() == region.bytes && region.bytes <= POOL_BYTES);
             assert!(region.rights.allows_write() || !window.is_writable(), "more is mapped than was given");
@@ -62,8 +62,8 @@ pub fn run(input: &[u8]) {
     }
     match penstock_verbs::registrar::import(&region, RAILS) {
         Ok(memory) => {
-            assert_eq!((memory.base, memory.bytes, memory.rkeys.len()), (region.base, region.bytes, RAILS));
-            assert!(memory.base.checked_add(memory.bytes).is_some(), "memory beyond all addresses");
+            assert_eq!((memory.iova, memory.bytes, memory.rkeys.len()), (region.base, region.bytes, RAILS));
+            assert!(memory.iova.checked_add(memory.bytes).is_some(), "memory beyond all addresses");
         }
         Err(error) => assert!(!error.to_string().is_empty() || matches!(error, ImportError::NoPath(_))),
     }

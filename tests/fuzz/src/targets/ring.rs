@@ -290,7 +290,7 @@ struct Collect<'a> {
 }
 
 impl LaneEvents for Collect<'_> {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         self.room > 0
     }
 

@@ -283,11 +283,11 @@ impl Bench {
         let batch = Batch {
             direction,
             local: local.region.window(),
-            local_key: local.key(),
+            local_region: local.key(),
             remote: &remote,
             spans: &[Span { local: offset, remote: offset, len }],
             hint: Hint::Cached,
-            expected: Revisions { local: here, remote: 0 },
+            checked_at: Revisions { local: here, remote: 0 },
             completion_id: self.posted.token(),
             transfer: self.transfer,
             transfer_bytes: 0,
@@ -379,7 +379,7 @@ fn group(control: &[u8], spoiled: u64) -> Vec<u8> {
 }
 
 impl LaneEvents for Seen {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         // Now there is, now there is not: notes are kept meanwhile.
         self.are_over.len().is_multiple_of(2)
     }

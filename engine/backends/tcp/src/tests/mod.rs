@@ -34,7 +34,7 @@ struct Got {
 }
 
 impl LaneEvents for Got {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         self.room > 0
     }
 
@@ -82,11 +82,11 @@ impl Side {
         let batch = Batch {
             direction,
             local: local.window(),
-            local_key: key_of(local),
+            local_region: key_of(local),
             remote: &remote,
             spans,
             hint: Hint::Cached,
-            expected: self.expected,
+            checked_at: self.expected,
             completion_id,
             transfer,
             transfer_bytes: 0,

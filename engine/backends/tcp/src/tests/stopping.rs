@@ -142,7 +142,7 @@ fn withdrawn_before_it_left_is_refused_here() {
     let local = withdraw(&sides[0], &from, 0, 64);
     assert_eq!(
         sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (3, 3)),
-        Err(PostError::Withdrawn(Revisions { local, remote: 0 }))
+        Err(PostError::StaleRevisions(Revisions { local, remote: 0 }))
     );
     until(&mut sides, "both have ended", |sides| sides[0].got.completed.len() == 2);
     assert_eq!(

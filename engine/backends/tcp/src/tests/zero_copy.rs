@@ -87,7 +87,7 @@ fn what_the_kernel_has_is_open_and_seen() {
     turn_one(&mut sides[0], 10);
     let seen = busy(&sides[0]);
     assert_eq!(seen.len(), 1, "whoever wants memory back sees the kernel");
-    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::Pending);
+    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::LocalPending);
     turn_one(&mut sides[0], 100);
     assert!(sides[0].got.completed.is_empty());
     assert!(!sides[0].segments.owner_state.view().has_finished(&seen[0]));
@@ -148,7 +148,7 @@ fn after_a_withdrawal_the_kernel_is_left_with_nothing_more() {
         turn_one(&mut sides[0], 10);
     }
     let answers = [0, 1, 2].map(|completion_id| sides[0].lane().cancel_op(completion_id));
-    assert_eq!(answers, [CancelledOp::Pending, CancelledOp::Pending, CancelledOp::RemotePending]);
+    assert_eq!(answers, [CancelledOp::LocalPending, CancelledOp::LocalPending, CancelledOp::RemotePending]);
     until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 3);
 }
 

@@ -97,7 +97,7 @@ fn what_is_on_a_queue_that_is_neither_made_new_nor_taken_back_stays_open_until_i
     sides[0].turn();
     assert_eq!(sides[0].channel.oldest(), 0, "its card may still have it");
     assert_eq!(*sides[0].proofs.reset.borrow(), [], "nothing is proven");
-    assert_eq!(sides[0].channel.cancel_op(15), CancelledOp::Pending);
+    assert_eq!(sides[0].channel.cancel_op(15), CancelledOp::LocalPending);
     // Whoever asks again once in a while gets it in the end.
     let look = sides[0].channel.next_look().expect("the card is asked again");
     assert!(look > sides[0].now && look <= sides[0].now + 1000 * MS);

@@ -44,7 +44,7 @@ struct Got {
 }
 
 impl LaneEvents for Got {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         self.room > 0
     }
 
@@ -147,7 +147,7 @@ impl Pool {
     fn keyed(&self) -> Arc<RdmaMemory> {
         Arc::new(RdmaMemory {
             key: self.key,
-            base: self.window.base_address(),
+            iova: self.window.base_address(),
             bytes: self.window.len(),
             rkeys: self.registrations.iter().map(|registration| registration.remote_key()).collect(),
         })
@@ -231,11 +231,14 @@ impl Side {
         let batch = Batch {
             direction,
             local: &local.window,
-            local_key: local.key,
+            local_region: local.key,
             remote: &RemoteMemory::Rdma(Arc::clone(&keyed)),
             spans,
             hint: Hint::Cached,
-            expected: Revisions { local: self.segments.owner_state.view().revision(), remote: self.told.replicated() },
+            checked_at: Revisions {
+                local: self.segments.owner_state.view().revision(),
+                remote: self.told.replicated(),
+            },
             completion_id: token,
             transfer,
             transfer_bytes: whole,

@@ -29,7 +29,7 @@ struct Got {
 }
 
 impl LaneEvents for Got {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         true
     }
 
@@ -181,11 +181,11 @@ fn a_session_over_real_cards_writes_reads_and_tells() {
         let batch = |direction, spans, token, transfer| Batch {
             direction,
             local: source.window(),
-            local_key: key_of(&source),
+            local_region: key_of(&source),
             remote: &remote,
             spans,
             hint: Hint::Cached,
-            expected: Revisions::default(),
+            checked_at: Revisions::default(),
             completion_id: token,
             transfer,
             transfer_bytes: 1 << 20,

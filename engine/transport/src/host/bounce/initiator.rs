@@ -126,7 +126,7 @@ impl RequestBank {
             direction: batch.direction,
             hint: batch.hint,
             key: memory.key,
-            revision: batch.expected.remote,
+            revision: batch.checked_at.remote,
         };
         request.encode(spans, &mut self.request);
         slot.spans[..count].copy_from_slice(spans);
@@ -140,9 +140,9 @@ impl RequestBank {
             }
             Direction::Read => Some(PendingRead {
                 local: batch.local.clone(),
-                key: batch.local_key,
+                key: batch.local_region,
                 hint: batch.hint,
-                expected: batch.expected.local,
+                expected: batch.checked_at.local,
             }),
         };
         slot.pending = PendingBatch {

@@ -87,11 +87,11 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
             let batch = Batch {
                 direction: WRITE,
                 local: from.window(),
-                local_key: key_of(&from),
+                local_region: key_of(&from),
                 remote: &there,
                 spans: &spans,
                 hint: Hint::Cached,
-                expected: Revisions::default(),
+                checked_at: Revisions::default(),
                 completion_id: round,
                 transfer: round,
                 transfer_bytes: 1000,

@@ -166,7 +166,7 @@ fn it_says_what_it_can() {
     let (_network, sides) = session(1);
     let caps = sides[0].engine.transport.caps();
     assert_eq!((caps.trust, caps.placement), (Trust::Hardware, Placement::AtNotification));
-    assert!(caps.ordered && caps.remote_caller_memory && !caps.splits && !caps.hand_over && !caps.synchronous);
+    assert!(caps.ordered && caps.remote_caller_memory && !caps.multi_worker && !caps.hand_over && !caps.synchronous);
     assert_eq!(sides[0].rails, ["model0/1 to model1/1"]);
     assert_eq!(sides[1].rails, ["model1/1 to model0/1"]);
 }

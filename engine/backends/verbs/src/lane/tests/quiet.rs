@@ -27,7 +27,7 @@ fn what_this_side_has_under_way_keeps_its_own_fence_closed() {
     let revision = one.withdraw(&from, 0, 64, Some(two));
     // Posted against what stands no more.
     let again = one.post(WRITE, &from, &there, &[span(0, 0, 64)], (2, 2));
-    assert_eq!(again, Err(PostError::Withdrawn(Revisions { local: 1, remote: 0 })));
+    assert_eq!(again, Err(PostError::StaleRevisions(Revisions { local: 1, remote: 0 })));
     assert!(!one.fence().has_passed(revision));
     network.mend(&sides[0].engine.adapters[0], &sides[1].engine.adapters[0]);
     until(&mut sides, "it has landed", |sides| sides[0].result(1) == Some(Ok(65536)));
@@ -43,7 +43,7 @@ fn what_the_peer_has_withdrawn_is_not_posted_to() {
     let [one, two] = &mut sides;
     two.withdraw(&to, 0, 64, Some(one));
     let refused = one.post(WRITE, &from, &there, &[span(0, 0, 64)], (1, 1));
-    assert_eq!(refused, Err(PostError::Withdrawn(Revisions { local: 0, remote: 1 })));
+    assert_eq!(refused, Err(PostError::StaleRevisions(Revisions { local: 0, remote: 1 })));
     // Looked at again, it concerns something else.
     one.expected = Revisions { local: 0, remote: 1 };
     one.post(WRITE, &from, &there, &[span(0, 64, 64)], (2, 2)).unwrap();

@@ -35,7 +35,7 @@ impl Writer {
             let at = block * BLOCK;
             match side.post(WRITE, &self.from, &self.to, &[span(at, at, BLOCK)], (self.next, self.next)) {
                 Ok(_) => (self.under_way, self.next, any) = (self.under_way + 1, self.next + 1, true),
-                Err(PostError::Withdrawn(revisions)) => {
+                Err(PostError::StaleRevisions(revisions)) => {
                     // As a plan is looked at again.
                     let since = side.peer_view.withdrawals_since(side.expected.remote).unwrap();
                     self.withdrawn.extend(since.list.iter().map(|gone| gone.offset / BLOCK));

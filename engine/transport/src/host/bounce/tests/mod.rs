@@ -26,7 +26,7 @@ type Report = (u64, Result<u64, Cause>);
 struct Reports(Vec<Report>);
 
 impl LaneEvents for Reports {
-    fn has_room(&mut self) -> bool {
+    fn reserve_note(&mut self) -> bool {
         true
     }
 
@@ -116,11 +116,11 @@ impl Two {
         self.near.lane.post(&Batch {
             direction,
             local: local.window(),
-            local_key: key(local),
+            local_region: key(local),
             remote: &memory,
             spans,
             hint: Hint::Cached,
-            expected: self.revisions(),
+            checked_at: self.revisions(),
             completion_id,
             transfer: 0,
             transfer_bytes: 0,

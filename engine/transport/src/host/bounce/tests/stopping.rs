@@ -138,11 +138,11 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
         let batch = Batch {
             direction: Direction::Write,
             local: near.window(),
-            local_key: key(&near),
+            local_region: key(&near),
             remote: &old,
             spans: &ONE,
             hint: Hint::Cached,
-            expected,
+            checked_at: expected,
             completion_id: 3,
             transfer: 0,
             transfer_bytes: 0,
@@ -199,14 +199,14 @@ fn a_read_does_not_land_in_memory_that_was_taken_back_here_meanwhile() {
     let stale = Batch {
         direction: Direction::Read,
         local: near.window(),
-        local_key: key(&near),
+        local_region: key(&near),
         remote: &memory,
         spans: &ONE,
         hint: Hint::Cached,
-        expected: Revisions::default(),
+        checked_at: Revisions::default(),
         completion_id: 3,
         transfer: 0,
         transfer_bytes: 0,
     };
-    assert_eq!(two.near.lane.post(&stale), Err(PostError::Withdrawn(now)));
+    assert_eq!(two.near.lane.post(&stale), Err(PostError::StaleRevisions(now)));
 }
