@@ -64,4 +64,4 @@ pub use shared::SharedRef;
 pub use shared_range::SharedRange;
 pub use slab::{Key, Slab};
 pub use spsc::RingLine;
-pub use thread_bound::{ThreadBound, ThreadBoundError};
+pub use thread_bound::{Entered, ThreadBound, ThreadBoundError};

@@ -3,6 +3,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a [`ThreadBound`] value could not be touched.
@@ -46,19 +47,24 @@ impl<T> ThreadBound<T> {
         Self { owner: thread_number(), entered: Cell::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `f` on the value, when called by its thread and not from within another `with`.
+    /// Borrows the value, when called by its thread and while it is not borrowed.
     #[inline(always)]
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Result<R, ThreadBoundError> {
+    pub fn enter(&self) -> Result<Entered<'_, T>, ThreadBoundError> {
         if self.owner != thread_number() {
             return Err(ThreadBoundError::WrongThread);
         }
         if self.entered.replace(true) {
             return Err(ThreadBoundError::Reentered);
         }
-        let _leave = Leave(&self.entered);
         // SAFETY: this is the owning thread, and the flag was clear, so no other reference exists
-        // until `_leave` clears it, also when `f` panics.
-        Ok(f(unsafe { &mut *self.value.get() }))
+        // until the drop of this one clears it.
+        Ok(Entered { entered: &self.entered, value: unsafe { &mut *self.value.get() } })
+    }
+
+    /// Runs `f` on the value, when called by its thread and not from within another `with`.
+    #[inline(always)]
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Result<R, ThreadBoundError> {
+        Ok(f(&mut *self.enter()?))
     }
 
     /// Whether the calling thread is the one that created it.
@@ -79,11 +85,32 @@ impl<T> fmt::Debug for ThreadBound<T> {
     }
 }
 
-struct Leave<'a>(&'a Cell<bool>);
+/// The value of a [`ThreadBound`], borrowed. It stays on its thread, as the flag's reference does.
+pub struct Entered<'a, T> {
+    entered: &'a Cell<bool>,
+    value: &'a mut T,
+}
 
-impl Drop for Leave<'_> {
+impl<T> Deref for Entered<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T> DerefMut for Entered<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        self.value
+    }
+}
+
+impl<T> Drop for Entered<'_, T> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.0.set(false);
+        self.entered.set(false);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, Timestamp};
 use penstock_memory::LivenessLock;
-use penstock_ring::{ThreadBound, ThreadBoundError};
+use penstock_ring::{Entered, ThreadBound, ThreadBoundError};
 
 use crate::control::Control;
 use crate::shared::{ControlCall, Latch, Shared, WorkerCall};
@@ -56,6 +56,7 @@ impl<E: Env> Inline<E> {
     }
 
     /// The last look before the caller sleeps on the event fd, which wakes it for deadlines as well. Answers whether it may.
+    #[cold]
     pub(crate) fn rest(&mut self) -> bool {
         // The worker's bell wakes the same descriptor and may still sound.
         let _ = rustix::io::read(&self.worker.shared.segments.bells()[1], &mut [0u8; 8]);
@@ -96,14 +97,20 @@ impl<E: Env> EngineInner<E> {
         self.inline.is_some()
     }
 
-    /// Runs `f` on the inline engine's own loop, if this is one and the caller is its thread.
+    /// The inline engine's own loop, if this is one and the caller is its thread.
     #[inline(always)]
-    pub(crate) fn with_inline<R>(&self, f: impl FnOnce(&mut Inline<E>) -> R) -> Option<Result<R, Cause>> {
+    pub(crate) fn enter_inline(&self) -> Option<Result<Entered<'_, Inline<E>>, Cause>> {
         let bound = self.inline.as_ref()?;
         if self.shared.is_inherited() {
             return Some(Err(Cause::Forked));
         }
-        Some(bound.with(f).map_err(refused))
+        Some(bound.enter().map_err(refused))
+    }
+
+    /// Runs `f` on the inline engine's own loop, if this is one and the caller is its thread.
+    #[inline(always)]
+    pub(crate) fn with_inline<R>(&self, f: impl FnOnce(&mut Inline<E>) -> R) -> Option<Result<R, Cause>> {
+        Some(self.enter_inline()?.map(|mut inline| f(&mut inline)))
     }
 
     /// One turn of an inline engine; nothing to do for others. Answers whether anything happened.

@@ -371,8 +371,9 @@ impl<E: Env> Peer<E> {
         {
             return AtOnce::NOT;
         }
-        let moved = self.engine.with_inline(|inline| move_with(inline, plan, how));
-        moved.and_then(Result::ok).flatten().unwrap_or(AtOnce::NOT)
+        // Not in a closure: that costs a call where the compiler keeps it apart.
+        let Some(Ok(mut inline)) = self.engine.enter_inline() else { return AtOnce::NOT };
+        move_with(&mut inline, plan, how).unwrap_or(AtOnce::NOT)
     }
 
     fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {

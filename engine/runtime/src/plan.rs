@@ -94,7 +94,7 @@ impl PlanInner {
     }
 
     /// The whole plan as one batch, if it is that small.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flat_batch(&self) -> Option<Batch<'_>> {
         if self.flat.is_empty() {
             return None;

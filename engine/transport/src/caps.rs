@@ -10,7 +10,7 @@ pub enum Trust {
     Cooperative,
     /// The NIC; a refusal breaks its queue pair.
     Hardware,
-    /// The target, per operation, before its first byte lands.
+    /// The target, per operation, before its first byte lands, and again whenever its gate has moved before a later one does.
     Checked,
 }
 
@@ -44,7 +44,9 @@ pub struct Caps {
     /// Whether [`crate::Lane::post`] has moved the bytes when it returns, where this side reaches the memory
     /// itself; [`crate::RemoteMemory::is_synchronous`] says it for one region.
     pub synchronous: bool,
-    /// Whether a notification may be posted while batches of its transfer are still in flight on the same lane.
+    /// Whether a notification may be posted while batches of its transfer are still in flight on the same lane, which then holds
+    /// it back until they have landed, and drops it if one fails. Without it the runtime posts it after their completions; behind
+    /// their placement it comes in either case.
     pub ordered: bool,
     /// Whether several workers share one large transfer: worth it where this processor moves the bytes; where a NIC does,
     /// one worker posts as fast as all of them.

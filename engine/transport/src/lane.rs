@@ -43,7 +43,7 @@ pub struct Batch<'a> {
     pub completion_id: u64,
     /// Which transfer it belongs to: a notification behind it names the same. Zero where the whole plan is synchronous.
     pub transfer: u64,
-    /// Bytes of that whole transfer.
+    /// Bytes of that whole transfer, over all lanes that carry parts of it: a hint of what follows, nothing to be counted up to.
     pub transfer_bytes: u64,
 }
 
@@ -88,7 +88,8 @@ pub enum Posted {
 /// What cancelling an accepted operation has achieved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelledOp {
-    /// It touches no memory of either side any more. No completion follows.
+    /// It touches no memory of either side any more, and no completion follows. Of a notification: the peer will not get it. One
+    /// that the peer may have got is `RemotePending`.
     Quiesced,
     /// It touches this engine's memory no more, but maybe the peer's. A completion with the bytes moved follows.
     RemotePending,
@@ -99,14 +100,16 @@ pub enum CancelledOp {
 /// Why a lane did not take what it was asked to. [`Lane::post`] may answer any of them; the others only what they say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PostError {
-    /// No room now; try again after polling.
+    /// No room now, and nothing of it is under way. The transfer is parked until this lane is polled: a lane that gets room
+    /// without a completion marks itself ready.
     Full,
     /// The gates have moved on to these revisions since the plan was checked: something was withdrawn, not necessarily of this
     /// plan. Check it again and post again. Nothing of the batch was moved.
     StaleRevisions(Revisions),
     /// A span reaches outside its window, or the destination may not be written. Nothing was moved.
     OutOfBounds,
-    /// The batch cannot be moved, or not all of it: its transfer ends with this cause. The lane is well.
+    /// The batch cannot be moved: its transfer ends with this cause. The lane is well. Nothing of the batch is under way; only
+    /// what a synchronous lane has copied before is moved. If some spans were posted, the answer is [`Posted::Accepted`].
     Refused(Cause),
     /// The lane is broken: the transfer ends with this cause, and every later [`Lane::poll`] must return the same fault, which
     /// ends the session.
@@ -181,10 +184,11 @@ pub struct FlushRequest {
 /// What became of a notification, or of a remote flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotifyPosted {
-    /// Delivered: all of it, or, if false, without its counter, which does not exist any more. Of a flush: proven, and true.
+    /// Done: the peer has it already, behind all bytes before it; if false, without its counter, which does not exist any more.
+    /// Never while a batch of the transfer is in flight: then it is `Accepted`. Of a flush: proven, and true.
     Delivered(bool),
     /// It is in flight and will be reported by [`LaneEvents::completed`] like a batch: `Ok(1)` if all of it was
-    /// delivered or proven, `Ok(0)` if its counter was gone, a cause if it was not delivered.
+    /// delivered, `Ok(0)` if its counter was gone, a cause if it was not delivered. A flush is reported as `Ok(1)` or not at all.
     Accepted,
 }
 
@@ -209,7 +213,8 @@ pub trait LaneEvents {
     fn handed_over(&mut self, note: Note<'_>, handle: Handle);
 
     /// An accepted operation has ended: a batch with the bytes it moved, the others as [`NotifyPosted::Accepted`] says, or with a
-    /// cause.
+    /// cause. Also with a cause it says that the operation touches no memory of either side any more (the peer's only where the
+    /// lane does not complete before placement). One whose fate is not known is not reported: the lane returns a fault instead.
     fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>);
 }
 
@@ -220,9 +225,13 @@ pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     ///
-    /// Memory that was withdrawn after [`Batch::checked_at`] must not be touched. A lane that copies raises its hazard, compares
-    /// both revisions with the gates, and copies before it lowers the hazard. One that accepts compares them now, does so again
-    /// with its own gate before it touches local memory, and sends the remote revision along where the target checks it.
+    /// Memory that was withdrawn after [`Batch::checked_at`] must not be touched. A synchronous lane raises its hazard, compares
+    /// both revisions with the gates, and copies before it lowers the hazard. One that accepts compares the local revision with
+    /// this engine's gate, and the remote one with [`RemoteGateLog::replicated`](crate::RemoteGateLog::replicated), which must not
+    /// be newer. Whenever it touches local memory later it raises the hazard, looks for withdrawals since `checked_at.local`, and
+    /// keeps the hazard raised until the copy is over, or the kernel or the NIC has let go ([`crate::mediated::Touch`]); a NIC's
+    /// operations are held in check by [`crate::Fence`] and by their completions instead. To a target that checks, it sends
+    /// `checked_at.remote`, not a newer revision, which would hide withdrawals that the plan was never checked against.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
 
     /// A hint: this counter will be counted up once the bytes posted next have landed.

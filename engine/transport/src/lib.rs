@@ -13,7 +13,8 @@
 //! - [`peer_view`]: what this engine can see of a peer's withdrawals and workers
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
-//! - [`host`]: what the transports inside one host have in common
+//! - [`host`]: what the transports inside one host have in common, and of this engine what every transport uses: its gate,
+//!   hazards, bells and ready bits
 //! - [`mediated`]: what those have in common whose target moves the bytes itself
 
 #![forbid(unsafe_code)]

@@ -134,7 +134,8 @@ pub trait Registrar: Send + Sync {
     /// How `region` is advertised to the peer.
     fn export(&self, region: &Arc<Region>) -> Exported;
 
-    /// Whether this blob says that parts of the region were renewed.
+    /// Whether this blob, of a region of the peer, says that parts of it were renewed: then the renewed pages come with it as
+    /// [`Exported::extra_fds`]. False where a renewed region is exported and imported like any other.
     fn is_renewed(&self, access_blob: &[u8]) -> bool {
         let _ = access_blob;
         false

@@ -151,7 +151,7 @@ impl RemoteGateLog {
 
 impl PeerView {
     /// The revision of the peer's log of withdrawn memory, as far as it is known here.
-    #[inline]
+    #[inline(always)]
     pub fn revision(&self) -> u64 {
         match self {
             Self::Shared(segments) => segments.owner_state.revision(),
@@ -178,7 +178,7 @@ impl PeerView {
     }
 
     /// Whether no withdrawal after revision `since` concerned this region, as far as it is known here; used where the log
-    /// does not reach back that far. May be false without cause: regions equal modulo `REGION_WORDS` share one entry.
+    /// does not reach back that far. May be false without cause: regions equal modulo `WITHDRAWAL_BUCKETS` share one entry.
     pub fn not_withdrawn_since(&self, region: u32, since: u64) -> bool {
         match self {
             Self::Shared(segments) => segments.owner_state.not_withdrawn_since(region, since),

@@ -52,6 +52,7 @@ impl Idler {
 
 impl<E: Env> Worker<E> {
     /// The last look before a sleep: until when it may last; none if there is something to do.
+    #[cold]
     pub(crate) fn rest(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.sleeper.prepare();
         let mut until = self.next_deadline.min(now + SLEEP_MAX);

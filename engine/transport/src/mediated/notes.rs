@@ -16,7 +16,7 @@ const LINES: u64 = RING_LINES as u64;
 /// The peer is told of room that came back at the latest when it is so much.
 const TOLD_AT_LEAST: u64 = LINES / 4;
 
-/// The notes between one lane, or one channel of it, and the peer's.
+/// The notes between one worker here and one there: one of these at each side, whatever carries them.
 pub struct Notes {
     /// Lines of all notes that were ever sent, or wait to be.
     sent: u64,

@@ -47,7 +47,8 @@ impl LaneTarget {
     /// The memory of a region that an operation names, if the peer may do that to these extents of it, (offset, length): what
     /// to answer if not. `revision` is what its plan was checked against; one that this engine never had breaks the lane.
     ///
-    /// The answer is good at the revision that the log had before the call.
+    /// The answer is good at the revision that the log had before the call: bytes that are placed later, outside of the
+    /// [`Touch`] in which it was called, are checked for withdrawals since then.
     pub fn admit(
         &mut self,
         wants: Wants,
