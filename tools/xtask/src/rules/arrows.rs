@@ -106,6 +106,7 @@ const PLACES: &[Place] = &[
     place("penstock-ring", "engine/ring", &["penstock-core"]),
     place("penstock-memory", "engine/memory", &["penstock-core", "penstock-ring"]),
     place("penstock-transport", "engine/transport", &["penstock-core", "penstock-memory", "penstock-ring"]),
+    place("penstock-datagram", "engine/datagram", &["penstock-core", "penstock-transport"]),
     place("penstock-session", "engine/session", &["penstock-core"]),
     place("penstock-flows", "engine/flows", &["penstock-core", "penstock-session"]),
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),

@@ -1,0 +1,242 @@
+//! How much may be under way: a window that delay shrinks, as Swift's does, and below one packet a pace.
+//!
+//! The round trip holds the queues of both hosts and of the network. Below the target delay the window grows, by one frame a round
+//! trip once it has met congestion and doubling before; above, it shrinks in proportion to the excess, at most once a round trip.
+//! Loss shrinks it where delay says the same, where it is heavy, or where nothing is heard any more: a packet that rotted on the
+//! way says nothing about queues.
+
+use std::time::Duration;
+
+use penstock_core::Timestamp;
+
+/// The window of a connection that has heard nothing yet, in frames.
+const FIRST_FRAMES: u64 = 16;
+/// The largest window.
+const WINDOW_MAX: u64 = 4 << 20;
+/// The smallest window, as a part of a frame: at the longest pace a packet a thousand round trips would tell nothing.
+const SMALLEST_PART: u64 = 32;
+/// Delay that hosts add by themselves, scheduling and batching: not taken for congestion.
+const HOST_DELAY: Duration = Duration::from_micros(200);
+/// A round trip that is the smallest for so long is remembered; then paths may have changed.
+const BASE_MEMORY: Duration = Duration::from_secs(10);
+/// The least time until what was sent counts as lost although nothing is heard.
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// The longest, however often it was doubled.
+const TIMEOUT_MAX: Duration = Duration::from_millis(200);
+/// What is assumed before the first round trip.
+const TIMEOUT_FIRST: Duration = Duration::from_millis(20);
+
+/// Measured round trips and the window they allow.
+#[derive(Debug, Clone)]
+pub struct Congestion {
+    frame: u64,
+    window: u64,
+    grows_fast: bool,
+    smoothed: Duration,
+    variation: Duration,
+    /// The smallest round trip of the current period, and of the one before.
+    base: [Duration; 2],
+    base_since: Timestamp,
+    /// The window shrinks again only then.
+    shrinks_after: Timestamp,
+    /// Bytes acknowledged and lost in this round trip.
+    round: (u64, u64),
+    round_ends: Timestamp,
+}
+
+impl Congestion {
+    /// Of a connection with frames of so many bytes.
+    pub fn new(frame: usize) -> Self {
+        let frame = frame as u64;
+        Self {
+            frame,
+            window: (FIRST_FRAMES * frame).min(WINDOW_MAX),
+            grows_fast: true,
+            smoothed: Duration::ZERO,
+            variation: Duration::ZERO,
+            base: [Duration::MAX; 2],
+            base_since: Timestamp::default(),
+            shrinks_after: Timestamp::default(),
+            round: (0, 0),
+            round_ends: Timestamp::default(),
+        }
+    }
+
+    /// Bytes that may be under way.
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// The smoothed round trip; zero before the first.
+    pub fn round_trip(&self) -> Duration {
+        self.smoothed
+    }
+
+    /// The smallest round trip of late.
+    pub fn base(&self) -> Duration {
+        self.base[0].min(self.base[1])
+    }
+
+    fn target(&self) -> Duration {
+        let base = self.base();
+        base + (base / 4).max(HOST_DELAY)
+    }
+
+    /// For how long nothing is heard before what is under way counts as lost, doubled so often.
+    pub fn timeout(&self, doublings: u32) -> Duration {
+        let once = if self.smoothed.is_zero() { TIMEOUT_FIRST } else { self.smoothed + 4 * self.variation };
+        once.max(TIMEOUT_MIN).saturating_mul(1 << doublings.min(8)).min(TIMEOUT_MAX)
+    }
+
+    /// When the next packet may leave although the window is smaller than one: after the last one of so many bytes.
+    pub fn pace(&self, last_sent: Timestamp, bytes: u64) -> Timestamp {
+        if self.window >= self.frame {
+            return last_sent;
+        }
+        let round = self.smoothed.max(TIMEOUT_MIN);
+        last_sent + round.mul_f64(bytes as f64 / self.window as f64).min(TIMEOUT_MAX)
+    }
+
+    /// A round trip was measured, and so many bytes were acknowledged with it.
+    pub fn on_ack(&mut self, round_trip: Duration, bytes: u64, now: Timestamp) {
+        self.measure(round_trip, now);
+        self.turn_round(now);
+        self.round.0 += bytes;
+        let target = self.target();
+        if round_trip < target {
+            let more = if self.grows_fast { bytes } else { self.frame * bytes / self.window.max(1) };
+            self.window = (self.window + more.min(bytes.max(1))).min(WINDOW_MAX);
+        } else if now >= self.shrinks_after {
+            let excess = (round_trip - target).as_nanos() as u64;
+            let whole = round_trip.as_nanos().max(1) as u64;
+            // Four fifths of the excess, and never below half.
+            let cut = (self.window / 5 * 4).saturating_mul(excess / 1024) / (whole / 1024).max(1);
+            self.shrink(self.window.saturating_sub(cut.min(self.window / 2)), now);
+        }
+    }
+
+    /// So many bytes were lost.
+    pub fn on_loss(&mut self, bytes: u64, now: Timestamp) {
+        self.turn_round(now);
+        self.round.1 += bytes;
+        let is_heavy = self.round.1 > 4 * self.frame && self.round.1 > (self.round.0 + self.round.1) / 4;
+        let is_queued = !self.smoothed.is_zero() && self.smoothed >= self.target();
+        if (is_heavy || is_queued) && now >= self.shrinks_after {
+            self.shrink(self.window / 2, now);
+        }
+    }
+
+    /// Nothing was heard for [`Congestion::timeout`].
+    pub fn on_timeout(&mut self, now: Timestamp) {
+        self.shrink(self.window.min(2 * self.frame) / 2, now);
+    }
+
+    fn shrink(&mut self, to: u64, now: Timestamp) {
+        self.window = to.max(self.frame / SMALLEST_PART);
+        self.grows_fast = false;
+        self.shrinks_after = now + self.smoothed.max(TIMEOUT_MIN);
+    }
+
+    fn turn_round(&mut self, now: Timestamp) {
+        if now >= self.round_ends {
+            (self.round, self.round_ends) = ((0, 0), now + self.smoothed.max(TIMEOUT_MIN));
+        }
+    }
+
+    fn measure(&mut self, round_trip: Duration, now: Timestamp) {
+        if self.smoothed.is_zero() {
+            (self.smoothed, self.variation) = (round_trip.max(Duration::from_nanos(1)), round_trip / 2);
+        } else {
+            self.variation = (3 * self.variation + self.smoothed.abs_diff(round_trip)) / 4;
+            self.smoothed = (7 * self.smoothed + round_trip) / 8;
+        }
+        if now.since(self.base_since) >= BASE_MEMORY {
+            (self.base, self.base_since) = ([Duration::MAX, self.base[0]], now);
+        }
+        self.base[0] = self.base[0].min(round_trip);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: u64 = 1472;
+    const US: Duration = Duration::from_micros(1);
+
+    fn at(us: u32) -> Timestamp {
+        Timestamp::default() + us * US
+    }
+
+    /// Acknowledges a window's worth each round trip.
+    fn rounds(congestion: &mut Congestion, start: u32, rounds: u32, round_trip: Duration) {
+        for round in 0..rounds {
+            let now = at(start + round * 5000);
+            let mut left = congestion.window();
+            while left > 0 {
+                congestion.on_ack(round_trip, left.min(FRAME), now);
+                left = left.saturating_sub(FRAME);
+            }
+        }
+    }
+
+    #[test]
+    fn it_doubles_until_it_meets_delay_and_then_grows_by_a_frame() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        let first = congestion.window();
+        rounds(&mut congestion, 0, 2, 100 * US);
+        assert_eq!(congestion.window(), 4 * first);
+        congestion.on_ack(2000 * US, FRAME, at(100_000));
+        let shrunk = congestion.window();
+        assert!(shrunk < 4 * first && shrunk >= 2 * first, "{shrunk}");
+        rounds(&mut congestion, 200_000, 1, 100 * US);
+        let grown = congestion.window() - shrunk;
+        assert!((FRAME / 2..=FRAME + FRAME / 8).contains(&grown), "{grown}");
+    }
+
+    #[test]
+    fn it_shrinks_once_a_round_trip_and_never_to_nothing() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        congestion.on_ack(100 * US, FRAME, at(0));
+        congestion.on_ack(5000 * US, FRAME, at(10_000));
+        let once = congestion.window();
+        congestion.on_ack(5000 * US, FRAME, at(10_100));
+        assert_eq!(congestion.window(), once);
+        for round in 0..20 {
+            congestion.on_ack(50_000 * US, FRAME, at(1_000_000 + round * 100_000));
+        }
+        assert!(congestion.window() < FRAME && congestion.window() >= FRAME / SMALLEST_PART);
+        let pace = congestion.pace(at(0), FRAME);
+        assert!(pace > at(50_000) && pace <= at(200_000), "{pace:?}");
+        for round in 0..100 {
+            congestion.on_ack(100 * US, FRAME, at(40_000_000 + round * 10_000));
+        }
+        assert!(congestion.window() > FRAME, "it comes back");
+    }
+
+    #[test]
+    fn isolated_loss_at_base_delay_shrinks_nothing_and_heavy_loss_does() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        rounds(&mut congestion, 0, 4, 100 * US);
+        let before = congestion.window();
+        for round in 0..50 {
+            congestion.on_ack(100 * US, 99 * FRAME, at(1_000_000 + round * 5000));
+            congestion.on_loss(FRAME, at(1_000_000 + round * 5000));
+        }
+        let before = (congestion.window() >= before).then_some(congestion.window()).expect("it did not shrink");
+        congestion.on_loss(100 * FRAME, at(2_000_000));
+        assert_eq!(congestion.window(), before / 2);
+        congestion.on_timeout(at(3_000_000));
+        assert!(congestion.window() <= FRAME);
+    }
+
+    #[test]
+    fn timeouts_have_bounds() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        assert_eq!(congestion.timeout(0), TIMEOUT_FIRST);
+        congestion.on_ack(10 * US, FRAME, at(0));
+        assert_eq!(congestion.timeout(0), TIMEOUT_MIN);
+        assert_eq!(congestion.timeout(3), 8 * TIMEOUT_MIN);
+        assert_eq!(congestion.timeout(40), TIMEOUT_MAX);
+    }
+}

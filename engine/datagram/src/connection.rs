@@ -1,0 +1,704 @@
+//! One worker's connection to one of the peer's: packets and moments in, packets and a deadline out.
+//!
+//! The caller owns the socket and the memory. For each burst that it has received it calls [`DatagramConnection::receive`] with every packet
+//! and then [`DatagramConnection::end_burst`]; it calls [`DatagramConnection::transmit`] until there is nothing more to send, and
+//! [`DatagramConnection::expire`] at [`DatagramConnection::deadline`] at the latest.
+
+use std::time::Duration;
+
+use penstock_core::{Cause, Timestamp};
+use penstock_transport::{CounterRef, Note};
+
+use crate::congestion::Congestion;
+use crate::crc32c::crc32c;
+use crate::credit::{ReceiveCredit, SendCredit, charge};
+use crate::in_flight::{InFlightPackets, PacketItem};
+use crate::initiator::{Initiator, MoveRequest, OpKind, ProtocolViolation};
+use crate::keys::ConnectionKeys;
+use crate::receive_window::ReceiveWindow;
+use crate::target::{PartArrival, Target};
+use crate::wire::{
+    ACK_BYTES, ACK_WORDS, ACK_WORDS_WITH_PAYLOAD, AckBlock, DATA_BYTES, EXTENT_BYTES, FIXED_BYTES, MESSAGES_MAX,
+    MemoryRequest, NOTIFY_BYTES, NotifyHead, Packet, PacketMessage, PacketWriter, REFUSED_BYTES, SHORT_BYTES,
+    TAG_BYTES, WRITE_BYTES,
+};
+
+/// An acknowledgement waits for so long that it may go with data, or for two bursts.
+const ACK_DELAY: Duration = Duration::from_micros(25);
+const BURSTS_UNACKED: u32 = 2;
+/// Numbers between the oldest packet under way and the next one: half of what the receiver remembers.
+const NUMBERS_MAX: u64 = crate::receive_window::REPLAY_WINDOW / 2;
+/// Who is turned so much later than it asked for stood still: it does not hold that against the peer.
+const STOOD_STILL: Duration = Duration::from_millis(50);
+
+/// A range of this side's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub offset: u64,
+    pub len: u32,
+}
+
+/// What a connection asks of its own side: bytes to and from memory, and what to tell the application. Operations are named by
+/// their numbers; those of the peer have numbers of their own.
+pub trait LocalSide {
+    /// Copies bytes of a WRITE of this side. An error ends the operation.
+    fn gather(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
+
+    /// Places bytes that a READ of this side asked for. An error ends the operation.
+    fn land(&mut self, operation: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause>;
+
+    /// Places bytes that the peer writes, or refuses them.
+    fn place(&mut self, request: &MemoryRequest<'_>, bytes: &[u8]) -> Result<Result<(), Cause>, ProtocolViolation>;
+
+    /// Looks up what the peer wants to read, and keeps it until [`LocalSide::close_read`], or refuses it.
+    fn open_read(
+        &mut self,
+        operation: u64,
+        request: &MemoryRequest<'_>,
+    ) -> Result<Result<(), Cause>, ProtocolViolation>;
+
+    /// Copies bytes that the peer reads. An error ends the operation.
+    fn answer(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
+
+    fn close_read(&mut self, operation: u64);
+
+    /// All bytes of a transfer are placed. Answers whether its counter, if it has one, is still there.
+    fn notify(&mut self, counter: Option<CounterRef>, note: Option<Note<'_>>) -> Result<bool, ProtocolViolation>;
+
+    /// The peer has taken so many lines of this side's notes since the beginning.
+    fn on_note_credit(&mut self, lines: u64) -> Result<(), ProtocolViolation>;
+
+    /// The peer's gate has reached this revision.
+    fn on_revision(&mut self, revision: u64);
+
+    /// The revision of this side's gate.
+    fn revision(&self) -> u64;
+}
+
+/// How a connection is set up; both sides have the same frame.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionSettings {
+    /// Bytes of a packet at most, from [`crate::wire::FRAME_BYTES_MIN`] to [`crate::wire::FRAME_BYTES_MAX`].
+    pub frame_bytes: usize,
+    /// Whether packets carry a checksum of their payload, because the carrier does not vouch for it.
+    pub checksums: bool,
+    /// A peer is lost that answers nothing for so long.
+    pub patience: Duration,
+    /// The id under which this side receives, and the peer's.
+    pub local_connection: u64,
+    pub remote_connection: u64,
+}
+
+/// Why a connection is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectionError {
+    #[error("the peer's packets, which are its own, break the protocol")]
+    Violation,
+    #[error("the peer has answered nothing for too long")]
+    Lost,
+}
+
+impl From<ProtocolViolation> for ConnectionError {
+    fn from(_: ProtocolViolation) -> Self {
+        Self::Violation
+    }
+}
+
+/// What became of a packet that was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketFate {
+    /// It changed something.
+    Taken,
+    /// It is too short, or not for this connection.
+    Foreign,
+    /// Its tag is wrong.
+    Forged,
+    /// Its number has come before, or is too old to tell.
+    Replayed,
+    /// Its payload has rotted: it counts as lost.
+    Corrupt,
+}
+
+/// Counts since the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnectionStatistics {
+    pub sent: u64,
+    /// Messages that were sent again.
+    pub repeated: u64,
+    /// Packets that were given up and had arrived.
+    pub spurious: u64,
+    pub received: u64,
+    /// Messages whose bytes were here already, or whose operation had ended.
+    pub late: u64,
+    pub foreign: u64,
+    pub forged: u64,
+    pub replayed: u64,
+    pub corrupt: u64,
+    pub timeouts: u64,
+}
+
+/// One worker's connection to one of the peer's.
+pub struct DatagramConnection {
+    settings: ConnectionSettings,
+    keys: ConnectionKeys,
+    window: ReceiveWindow,
+    packets: InFlightPackets,
+    congestion: Congestion,
+    send_credit: SendCredit,
+    receive_credit: ReceiveCredit,
+    share: u64,
+    initiator: Initiator,
+    target: Target,
+    /// The lowest number that the peer still waits for an acknowledgement of.
+    peer_lowest: u64,
+    /// When the packet with the highest number came.
+    highest_at: Timestamp,
+    /// Since when something waits to be acknowledged, and for how many bursts.
+    ack_since: Option<Timestamp>,
+    bursts: u32,
+    /// Lines of notes taken, and the number to be sent, if the peer has to hear of it.
+    note_lines: u64,
+    note_credit: Option<u64>,
+    timeouts: u32,
+    /// When something was acknowledged, or nothing was under way.
+    progress_at: Timestamp,
+    /// Since when something is under way and nothing was heard.
+    silent_since: Option<Timestamp>,
+    last_sent: (Timestamp, u64),
+    /// When the last call asked to be turned at the latest.
+    turn_by: Timestamp,
+    answers_turn: bool,
+    /// Why nothing may leave although there is something to send: until when.
+    blocked_until: Option<Timestamp>,
+    packet_bytes: usize,
+    pieces: Vec<Piece>,
+    statistics: ConnectionStatistics,
+}
+
+/// The messages of the packet that is being put together.
+struct Selection {
+    items: [PacketItem; MESSAGES_MAX],
+    count: usize,
+    /// Bytes that are left for more.
+    room: usize,
+    payload: usize,
+    /// Whether it carries anything for the first time.
+    is_first: bool,
+}
+
+impl DatagramConnection {
+    /// A connection that begins now.
+    pub fn new(settings: ConnectionSettings, keys: ConnectionKeys, now: Timestamp) -> Self {
+        let frame = settings.frame_bytes;
+        Self {
+            settings,
+            keys,
+            window: ReceiveWindow::default(),
+            packets: InFlightPackets::new(),
+            congestion: Congestion::new(frame),
+            send_credit: SendCredit::new(frame),
+            receive_credit: ReceiveCredit::default(),
+            share: 0,
+            initiator: Initiator::new(frame),
+            target: Target::new(frame),
+            peer_lowest: 1,
+            highest_at: now,
+            ack_since: None,
+            bursts: 0,
+            note_lines: 0,
+            note_credit: None,
+            timeouts: 0,
+            progress_at: now,
+            silent_since: None,
+            last_sent: (now, 0),
+            turn_by: Timestamp::NEVER,
+            answers_turn: false,
+            blocked_until: None,
+            packet_bytes: 0,
+            pieces: Vec::with_capacity(penstock_core::limits::SPANS_PER_POST),
+            statistics: ConnectionStatistics::default(),
+        }
+    }
+
+    /// Whether one more operation can be posted.
+    pub fn has_room(&self) -> bool {
+        self.initiator.has_room()
+    }
+
+    /// Posts a WRITE or a READ, if [`DatagramConnection::has_room`]. Answers its number.
+    pub fn post(&mut self, kind: OpKind, what: &MoveRequest<'_>) -> u64 {
+        self.initiator.post(kind, what)
+    }
+
+    /// Posts a notification, if [`DatagramConnection::has_room`] and no READ of its transfer is open. The peer delivers it once all
+    /// operations of the transfer that were posted before it have ended, and not at all if one of them fails.
+    pub fn notify(&mut self, completion_id: u64, transfer: u64, head: NotifyHead, payload: &[u8]) -> u64 {
+        self.initiator.notify(completion_id, transfer, head, payload)
+    }
+
+    /// Whether a READ of this transfer is open.
+    pub fn reads(&self, transfer: u64) -> bool {
+        self.initiator.reads(transfer)
+    }
+
+    /// Gives up an operation: this side's memory is not touched for it any more. None: there is none of this id. True: nothing of
+    /// it has left, and no completion follows; else one follows when the peer has confirmed.
+    pub fn cancel(&mut self, completion_id: u64) -> Option<bool> {
+        self.initiator.cancel(completion_id)
+    }
+
+    /// The next operation that has ended: its completion id and the bytes moved, or, of a notification, 1, or 0 without its counter.
+    pub fn pop_ended(&mut self) -> Option<(u64, Result<u64, Cause>)> {
+        self.initiator.pop_ended()
+    }
+
+    /// So much the peer may have on its way to this side's receive buffer.
+    pub fn set_share(&mut self, share: u64) {
+        self.share = share;
+    }
+
+    /// What the peer may still send under its grant.
+    pub fn granted(&self, now: Timestamp) -> u64 {
+        self.receive_credit.outstanding(now)
+    }
+
+    /// So many lines of the peer's notes were taken since the beginning.
+    pub fn set_note_credit(&mut self, lines: u64) {
+        (self.note_lines, self.note_credit) = (lines, Some(lines));
+    }
+
+    pub fn statistics(&self) -> ConnectionStatistics {
+        self.statistics
+    }
+
+    /// The smoothed round trip, and the bytes that may be under way.
+    pub fn path(&self) -> (Duration, u64) {
+        (self.congestion.round_trip(), self.congestion.window())
+    }
+
+    /// Whether nothing is to be sent, repeated or waited for.
+    pub fn is_idle(&self) -> bool {
+        self.initiator.is_idle() && self.packets.bytes() == 0 && self.ack_since.is_none()
+    }
+
+    /// Takes one packet: its bytes are placed, its operations advance.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        now: Timestamp,
+        side: &mut impl LocalSide,
+    ) -> Result<PacketFate, ConnectionError> {
+        let packet = match Packet::parse(bytes) {
+            Ok(packet) if packet.connection == self.settings.local_connection => packet,
+            _ => {
+                self.statistics.foreign += 1;
+                return Ok(PacketFate::Foreign);
+            }
+        };
+        if !packet.is_authentic(&self.keys.receive) {
+            self.statistics.forged += 1;
+            return Ok(PacketFate::Forged);
+        }
+        if !self.window.is_new(packet.number) {
+            self.statistics.replayed += 1;
+            return Ok(PacketFate::Replayed);
+        }
+        self.excuse_standstill(now);
+        self.silent_since = self.silent_since.map(|_| now);
+        self.on_ack(&packet.ack, now, side)?;
+        if packet.checksum.is_some_and(|checksum| checksum != crc32c(packet.payload)) {
+            self.statistics.corrupt += 1;
+            return Ok(PacketFate::Corrupt);
+        }
+        self.statistics.received += 1;
+        if packet.number > self.window.highest() {
+            self.highest_at = now;
+        }
+        self.window.insert(packet.number);
+        self.peer_lowest = self.peer_lowest.max(packet.ack.lowest.min(packet.number));
+        for message in packet.messages() {
+            self.on_message(message.map_err(|_| ConnectionError::Violation)?, side)?;
+        }
+        if packet.has_messages() {
+            self.ack_since.get_or_insert(now);
+        }
+        Ok(PacketFate::Taken)
+    }
+
+    fn on_ack(&mut self, ack: &AckBlock, now: Timestamp, side: &mut impl LocalSide) -> Result<(), ConnectionError> {
+        let Self { packets, target, .. } = self;
+        let (mut violated, before) = (false, target.finished_total());
+        let settle = |item: PacketItem| violated |= target.on_acked(item, side).is_err();
+        let acked = packets.on_ack(ack, now, settle).map_err(|_| ConnectionError::Violation)?;
+        if violated {
+            return Err(ConnectionError::Violation);
+        }
+        if target.finished_total() != before {
+            self.ack_since.get_or_insert(now); // The peer is to hear of it, and nothing else may be due.
+        }
+        self.initiator.on_finished(ack.watermark, &ack.finished)?;
+        self.send_credit.on_grant(ack.credit);
+        self.receive_credit.on_used(ack.used, now);
+        self.statistics.spurious += acked.spurious;
+        if acked.bytes > 0 {
+            (self.timeouts, self.progress_at) = (0, now);
+        }
+        if let Some(round_trip) = acked.round_trip {
+            self.congestion.on_ack(round_trip, acked.bytes, now);
+        }
+        self.detect_loss(now);
+        if self.packets.bytes() == 0 {
+            (self.silent_since, self.progress_at) = (None, now);
+        }
+        Ok(())
+    }
+
+    fn detect_loss(&mut self, now: Timestamp) {
+        let Self { packets, initiator, target, note_credit, statistics, .. } = self;
+        let lost = packets.detect(now, |item| {
+            statistics.repeated += 1;
+            on_lost(item, initiator, target, note_credit);
+        });
+        if lost > 0 {
+            self.congestion.on_loss(lost, now);
+        }
+    }
+
+    fn on_message(&mut self, message: PacketMessage<'_>, side: &mut impl LocalSide) -> Result<(), ConnectionError> {
+        let Self { initiator, target, pieces, .. } = self;
+        let arrival = match message {
+            PacketMessage::Write { part, request, bytes } => target.on_write(part, &request, bytes, side)?,
+            PacketMessage::Read { operation, request } => target.on_read(operation, &request, side)?,
+            PacketMessage::Notify { part, notify, bytes } => target.on_notify(part, &notify, bytes, side)?,
+            PacketMessage::GivenUp { operation } => target.on_given_up(operation, side)?,
+            PacketMessage::Data { part, bytes } => initiator.on_data(part, bytes, pieces, side)?,
+            PacketMessage::Refused { operation, cause, revision } => {
+                side.on_revision(revision);
+                initiator.on_refused(operation, cause)?;
+                PartArrival::New
+            }
+            PacketMessage::Credit { lines } => {
+                side.on_note_credit(lines)?;
+                PartArrival::New
+            }
+        };
+        self.statistics.late += u64::from(arrival == PartArrival::Late);
+        Ok(())
+    }
+
+    /// All packets of a burst were received.
+    pub fn end_burst(&mut self) {
+        if self.ack_since.is_some() {
+            self.bursts += 1;
+        }
+    }
+
+    fn ack_is_due(&self, now: Timestamp) -> bool {
+        self.ack_since.is_some_and(|since| self.bursts >= BURSTS_UNACKED || now.since(since) >= ACK_DELAY)
+    }
+
+    /// Puts the next packet into `frame`, which has room for one. None: nothing is to be sent now.
+    pub fn transmit(&mut self, now: Timestamp, frame: &mut [u8], side: &mut impl LocalSide) -> Option<usize> {
+        self.excuse_standstill(now);
+        loop {
+            let selection = self.select(now);
+            if selection.items().is_empty() && !self.ack_is_due(now) {
+                self.turn_by = self.deadline();
+                return None;
+            }
+            let Err((failed, cause)) = self.build(&selection, now, frame, side) else {
+                self.sent(&selection, now);
+                return Some(self.packet_bytes);
+            };
+            // Memory of one of them is not there any more: that ends, and the others are selected again.
+            for &item in selection.items() {
+                on_lost(item, &mut self.initiator, &mut self.target, &mut self.note_credit);
+            }
+            match failed {
+                PacketItem::Data(part) => self.target.fail_read(part.operation, cause, side),
+                PacketItem::Write(part) => self.initiator.fail(part.operation, cause),
+                _ => {}
+            }
+        }
+    }
+
+    /// Why no packet with messages may leave now; until when, if time alone ends that.
+    fn held_back(&self, now: Timestamp) -> Option<Timestamp> {
+        let frame = self.settings.frame_bytes as u64;
+        let (under_way, window) = (self.packets.bytes(), self.congestion.window());
+        if self.packets.span() >= NUMBERS_MAX || (under_way > 0 && under_way + frame > window.max(frame)) {
+            return Some(Timestamp::NEVER);
+        }
+        let (at, bytes) = self.last_sent;
+        let paced = self.congestion.pace(at, bytes);
+        (bytes > 0 && paced > now).then_some(paced)
+    }
+
+    /// Chooses what the next packet carries, and takes it: control first, then data of both directions in turns.
+    fn select(&mut self, now: Timestamp) -> Selection {
+        let mut selection = Selection::new(self.settings.frame_bytes);
+        self.blocked_until = self.held_back(now);
+        if self.blocked_until.is_some() {
+            return selection;
+        }
+        let has_credit = self.send_credit.allows(charge(self.settings.frame_bytes), now);
+        let mut from = 0;
+        while let Some(item) = self.candidate(&mut from, has_credit) {
+            let (heads, payload) = self.size(item);
+            if !selection.push(item, heads, payload) {
+                break;
+            }
+            match item {
+                PacketItem::Credit(_) => self.note_credit = None,
+                PacketItem::Refused(_) | PacketItem::Data(_) => selection.is_first |= self.target.on_sent(item),
+                _ => selection.is_first |= self.initiator.on_sent(item),
+            }
+            self.answers_turn = !matches!(item, PacketItem::Data(_));
+        }
+        if selection.items().is_empty() && !has_credit {
+            self.blocked_until = Some(self.send_credit.lapses_at());
+        }
+        selection
+    }
+
+    fn candidate(&mut self, from: &mut u64, has_credit: bool) -> Option<PacketItem> {
+        let control = self.target.next_refusal().or(self.note_credit.map(PacketItem::Credit));
+        if control.is_some() {
+            return control;
+        }
+        let may_leave = |is_first: bool| has_credit || !is_first;
+        let answer = self.target.next_answer().filter(|&item| match item {
+            PacketItem::Data(part) => may_leave(self.target.is_first(part)),
+            _ => true,
+        });
+        if answer.is_some() && self.answers_turn {
+            return answer;
+        }
+        while let Some(item) = self.initiator.next_item(*from) {
+            if matches!(item, PacketItem::GivenUp(_)) || may_leave(self.initiator.is_first(item)) {
+                return Some(item);
+            }
+            *from = item.operation() + 1;
+        }
+        answer
+    }
+
+    /// Bytes of an item in a header, and of its payload.
+    fn size(&self, item: PacketItem) -> (usize, usize) {
+        match item {
+            PacketItem::Write(part) => {
+                let (pieces, bytes) =
+                    self.initiator.pieces(part).fold((0, 0), |(pieces, bytes), piece| (pieces + 1, bytes + piece.len));
+                (WRITE_BYTES + pieces * EXTENT_BYTES, bytes as usize)
+            }
+            PacketItem::Read(operation) => (WRITE_BYTES + self.initiator.request(operation).2.len() * EXTENT_BYTES, 0),
+            PacketItem::Notify(part) => (NOTIFY_BYTES, self.initiator.note(part).1.len()),
+            PacketItem::Data(part) => (DATA_BYTES, self.target.answer_bytes(part)),
+            PacketItem::Refused(_) => (REFUSED_BYTES, 0),
+            PacketItem::GivenUp(_) | PacketItem::Credit(_) => (SHORT_BYTES, 0),
+        }
+    }
+
+    fn ack(&mut self, now: Timestamp, words: usize) -> AckBlock {
+        let waited = now.since(self.highest_at).as_nanos();
+        AckBlock {
+            highest: self.window.highest(),
+            lowest: self.packets.lowest(),
+            used: self.send_credit.used(),
+            credit: self.receive_credit.grant(self.share),
+            watermark: self.target.watermark(),
+            delay_ns: u32::try_from(waited).unwrap_or(u32::MAX),
+            received: self.window.received(self.peer_lowest, words),
+            finished: self.target.finished(words),
+        }
+    }
+
+    /// Writes the selected messages. An error names one whose memory is not there any more, and why.
+    fn build(
+        &mut self,
+        selection: &Selection,
+        now: Timestamp,
+        frame: &mut [u8],
+        side: &mut impl LocalSide,
+    ) -> Result<(), (PacketItem, Cause)> {
+        let words = selection.words();
+        if selection.is_first {
+            self.send_credit.take(charge(self.settings.frame_bytes), now);
+        }
+        let ack = self.ack(now, words);
+        let number = self.packets.next_number();
+        let Self { initiator, target, pieces, settings, keys, .. } = self;
+        let mut writer = PacketWriter::new(frame, settings.remote_connection, number, &ack);
+        for &item in selection.items() {
+            match item {
+                PacketItem::Write(part) => {
+                    let (key, revision, _) = initiator.request(part.operation);
+                    pieces.clear();
+                    pieces
+                        .extend(initiator.pieces(part).map(|span| Piece { offset: span.remote, len: span.len as u32 }));
+                    writer.write(part, key, revision, pieces.iter().map(|piece| (piece.offset, piece.len)));
+                }
+                PacketItem::Read(operation) => {
+                    let (key, revision, spans) = initiator.request(operation);
+                    writer.read(operation, key, revision, spans.iter().map(|span| (span.remote, span.len as u32)));
+                }
+                PacketItem::Notify(part) => {
+                    let (head, bytes) = initiator.note(part);
+                    writer.notify(part, head, bytes.len() as u16);
+                }
+                PacketItem::Data(part) => writer.data(part, target.answer_bytes(part) as u32),
+                PacketItem::GivenUp(operation) => writer.given_up(operation),
+                PacketItem::Refused(operation) => {
+                    let (cause, revision) = target.refusal(operation);
+                    writer.refused(operation, cause, revision);
+                }
+                PacketItem::Credit(lines) => writer.credit(lines),
+            }
+        }
+        let mut payload = writer.payload(selection.payload);
+        for &item in selection.items() {
+            let filled = match item {
+                PacketItem::Write(part) => {
+                    pieces.clear();
+                    pieces
+                        .extend(initiator.pieces(part).map(|span| Piece { offset: span.local, len: span.len as u32 }));
+                    let bytes = pieces.iter().map(|piece| piece.len as usize).sum();
+                    let (into, rest) = payload.split_at_mut(bytes);
+                    payload = rest;
+                    side.gather(part.operation, pieces, into)
+                }
+                PacketItem::Data(part) => {
+                    target.answer_pieces(part, pieces);
+                    let (into, rest) = payload.split_at_mut(target.answer_bytes(part));
+                    payload = rest;
+                    side.answer(part.operation, pieces, into)
+                }
+                PacketItem::Notify(part) => {
+                    let (_, bytes) = initiator.note(part);
+                    let (into, rest) = payload.split_at_mut(bytes.len());
+                    payload = rest;
+                    into.copy_from_slice(bytes);
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            filled.map_err(|cause| (item, cause))?;
+        }
+        self.packet_bytes = writer.finish(selection.payload, settings.checksums, &keys.transmit);
+        Ok(())
+    }
+
+    /// The packet that was built leaves now.
+    fn sent(&mut self, selection: &Selection, now: Timestamp) {
+        let bytes = self.packet_bytes;
+        self.packets.insert(now, bytes, selection.items());
+        self.statistics.sent += 1;
+        // With few words it may not say all that has come.
+        let words = selection.words();
+        let covered = self.window.highest().saturating_sub(self.peer_lowest) <= 64 * words as u64;
+        if words == ACK_WORDS || (covered && self.target.finished(ACK_WORDS) == self.target.finished(words)) {
+            (self.ack_since, self.bursts) = (None, 0);
+        }
+        if !selection.items().is_empty() {
+            self.last_sent = (now, bytes as u64);
+            self.silent_since.get_or_insert(now);
+            if self.packets.bytes() == bytes as u64 {
+                self.progress_at = now;
+            }
+        }
+    }
+
+    fn timeout_at(&self) -> Option<Timestamp> {
+        let is_waiting = self.packets.bytes() > 0 || (!self.initiator.is_idle() && !self.initiator.has_unsent());
+        is_waiting.then(|| self.progress_at + self.congestion.timeout(self.timeouts))
+    }
+
+    /// When [`DatagramConnection::expire`] and [`DatagramConnection::transmit`] are to be called at the latest.
+    pub fn deadline(&self) -> Timestamp {
+        let ack = self.ack_since.map(|since| if self.bursts >= BURSTS_UNACKED { since } else { since + ACK_DELAY });
+        let silent = self.silent_since.map(|since| since + self.settings.patience);
+        let blocked = self.blocked_until.filter(|_| self.initiator.has_unsent() || self.target.has_unsent());
+        let moments = [ack, silent, blocked, self.packets.loss_at(), self.timeout_at()];
+        moments.into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+    }
+
+    /// Does what is due: gives up packets that are lost, and the peer, if it has said nothing for too long.
+    pub fn expire(&mut self, now: Timestamp) -> Result<(), ConnectionError> {
+        self.excuse_standstill(now);
+        if self.silent_since.is_some_and(|since| now.since(since) >= self.settings.patience) {
+            return Err(ConnectionError::Lost);
+        }
+        if self.packets.loss_at().is_some_and(|at| at <= now) {
+            self.detect_loss(now);
+        }
+        if self.timeout_at().is_some_and(|at| at <= now) {
+            let Self { packets, initiator, target, note_credit, statistics, .. } = self;
+            if packets.bytes() == 0 {
+                // All is done here, and the target's word that it is there as well is lost: something has to ask for it.
+                note_credit.get_or_insert(self.note_lines);
+            }
+            packets.give_up_all(|item| {
+                statistics.repeated += 1;
+                on_lost(item, initiator, target, note_credit);
+            });
+            statistics.timeouts += 1;
+            self.congestion.on_timeout(now);
+            (self.timeouts, self.progress_at) = (self.timeouts + 1, now);
+        }
+        self.turn_by = self.deadline();
+        Ok(())
+    }
+
+    /// Who stood still has not heard what came meanwhile.
+    fn excuse_standstill(&mut self, now: Timestamp) {
+        if now.since(self.turn_by) >= STOOD_STILL && self.turn_by != Timestamp::NEVER {
+            self.progress_at = now;
+            self.silent_since = self.silent_since.map(|_| now);
+        }
+        self.turn_by = Timestamp::NEVER;
+    }
+}
+
+/// The packet that carried it is lost.
+fn on_lost(item: PacketItem, initiator: &mut Initiator, target: &mut Target, note_credit: &mut Option<u64>) {
+    match item {
+        // A later one says more.
+        PacketItem::Credit(lines) => *note_credit = Some(note_credit.map_or(lines, |newer| newer.max(lines))),
+        PacketItem::Refused(_) | PacketItem::Data(_) => target.on_lost(item),
+        _ => initiator.on_lost(item),
+    }
+}
+
+impl Selection {
+    fn new(frame: usize) -> Self {
+        let fixed = FIXED_BYTES + ACK_BYTES + 2 * 8 * ACK_WORDS_WITH_PAYLOAD + TAG_BYTES;
+        Self {
+            items: [PacketItem::Credit(0); MESSAGES_MAX],
+            count: 0,
+            room: frame - fixed,
+            payload: 0,
+            is_first: false,
+        }
+    }
+
+    /// Adds a message, if there is room for it.
+    fn push(&mut self, item: PacketItem, heads: usize, payload: usize) -> bool {
+        let fits = self.count < MESSAGES_MAX && heads + payload <= self.room;
+        if fits {
+            self.items[self.count] = item;
+            self.count += 1;
+            self.room -= heads + payload;
+            self.payload += payload;
+        }
+        fits
+    }
+
+    fn items(&self) -> &[PacketItem] {
+        &self.items[..self.count]
+    }
+
+    /// Words of each bit map of the acknowledgement that the packet has room for.
+    fn words(&self) -> usize {
+        if self.count == 0 { ACK_WORDS } else { ACK_WORDS_WITH_PAYLOAD }
+    }
+}

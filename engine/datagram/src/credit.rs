@@ -1,0 +1,207 @@
+//! Room in receive buffers: what a receiver grants, and what a sender may use of it.
+//!
+//! Credit is counted in bytes as the receiver's socket charges them, in absolute totals of first transmissions that every packet
+//! repeats, so that a lost packet or acknowledgement changes nothing. All grants of one socket together fit into its buffer: where many send
+//! to one, they wait at their own side. Who has no grant may send a little, which gets it one; the grant of a sender that has
+//! sent nothing for a while is void, on both sides.
+
+use std::time::Duration;
+
+use penstock_core::Timestamp;
+
+/// What a socket charges for a packet beyond its bytes, rounded up: a datagram of 64 B costs 832, one of 1,472 B 2,315.
+pub const PACKET_CHARGE: u64 = 896;
+/// Frames that may be sent without a grant.
+pub const ALLOWED_FRAMES: u64 = 4;
+/// A grant is void for its sender after so long without a use.
+pub const GRANT_LAPSES: Duration = Duration::from_millis(50);
+/// And for its receiver: whatever was sent under it has arrived by then, or is lost.
+const GRANT_RETURNS: Duration = Duration::from_millis(150);
+
+/// What a message of so many bytes costs.
+pub fn charge(bytes: usize) -> u64 {
+    bytes as u64 + PACKET_CHARGE
+}
+
+/// What one connection may use of the peer's buffer.
+#[derive(Debug, Clone, Default)]
+pub struct SendCredit {
+    used: u64,
+    granted: u64,
+    /// What may be used without a grant, beyond what was used when it lapsed.
+    allowance: u64,
+    lapsed_at: u64,
+    last_used: Timestamp,
+}
+
+impl SendCredit {
+    /// Of a connection with frames of so many bytes.
+    pub fn new(frame: usize) -> Self {
+        Self { allowance: ALLOWED_FRAMES * charge(frame), ..Self::default() }
+    }
+
+    /// Whether so much may be used now.
+    pub fn allows(&self, cost: u64, now: Timestamp) -> bool {
+        let limit = match self.is_void(now) {
+            true => self.used + self.allowance,
+            false => self.granted.max(self.lapsed_at + self.allowance),
+        };
+        self.used + cost <= limit
+    }
+
+    fn is_void(&self, now: Timestamp) -> bool {
+        now.since(self.last_used) >= GRANT_LAPSES
+    }
+
+    /// When a grant that is not used is void.
+    pub fn lapses_at(&self) -> Timestamp {
+        self.last_used + GRANT_LAPSES
+    }
+
+    /// It is used.
+    pub fn take(&mut self, cost: u64, now: Timestamp) {
+        if self.is_void(now) {
+            (self.lapsed_at, self.granted) = (self.used, self.granted.min(self.used));
+        }
+        self.used += cost;
+        self.last_used = now;
+    }
+
+    /// The peer has granted a total of so much. One that comes late, or after it lapsed, says less than is known.
+    pub fn on_grant(&mut self, granted: u64) {
+        self.granted = self.granted.max(granted);
+    }
+
+    /// The total used since the beginning.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+}
+
+/// What one connection's peer has used of this side's buffer, and was granted.
+#[derive(Debug, Clone, Default)]
+pub struct ReceiveCredit {
+    used: u64,
+    granted: u64,
+    last_used: Timestamp,
+}
+
+impl ReceiveCredit {
+    /// The peer says, with a packet that has come, what it had used when that packet left.
+    pub fn on_used(&mut self, used: u64, now: Timestamp) {
+        if used > self.used {
+            (self.used, self.last_used) = (used, now);
+        }
+    }
+
+    /// The total to be granted, if the peer may have so much on its way to this side. A grant is never taken back.
+    pub fn grant(&mut self, share: u64) -> u64 {
+        self.granted = self.granted.max(self.used + share);
+        self.granted
+    }
+
+    /// What the peer may still send under its grant.
+    pub fn outstanding(&self, now: Timestamp) -> u64 {
+        if now.since(self.last_used) >= GRANT_RETURNS { 0 } else { self.granted.saturating_sub(self.used) }
+    }
+
+    /// Whether the peer has sent anything of late.
+    pub fn is_active(&self, now: Timestamp) -> bool {
+        now.since(self.last_used) < GRANT_RETURNS
+    }
+}
+
+/// The buffer of one socket, shared by the connections that use it.
+#[derive(Debug, Clone)]
+pub struct ReceiveBuffer {
+    bytes: u64,
+}
+
+impl ReceiveBuffer {
+    /// A buffer that the socket fills with so many charged bytes.
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes }
+    }
+
+    /// What each of so many senders that are active may have on its way, if so much is outstanding with them together. What is
+    /// allowed without a grant to each of `connections` is kept back.
+    pub fn share(&self, connections: u64, active: u64, outstanding: u64, frame: usize) -> u64 {
+        let kept = connections * ALLOWED_FRAMES * charge(frame);
+        let room = self.bytes.saturating_sub(kept);
+        (room / active.max(1)).min(room.saturating_sub(outstanding))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FRAME: usize = 1472;
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_grant_lapses_and_the_allowance_remains() {
+        let now = Timestamp::default() + 1000 * MS;
+        let mut credit = SendCredit::new(FRAME);
+        for _ in 0..ALLOWED_FRAMES {
+            assert!(credit.allows(charge(FRAME), now));
+            credit.take(charge(FRAME), now);
+        }
+        assert!(!credit.allows(charge(FRAME), now));
+        credit.on_grant(100 * charge(FRAME));
+        assert!(credit.allows(charge(FRAME), now));
+        credit.take(charge(FRAME), now);
+        let later = now + GRANT_LAPSES;
+        for _ in 0..ALLOWED_FRAMES {
+            assert!(credit.allows(charge(FRAME), later));
+            credit.take(charge(FRAME), later);
+        }
+        assert!(!credit.allows(charge(FRAME), later), "the grant was void");
+    }
+
+    proptest! {
+        /// Whatever is sent and lost: what many senders have on their way under grants fits into the buffer.
+        #[test]
+        fn all_grants_fit_the_buffer(
+            steps in proptest::collection::vec((0usize..8, 0u64..6, 64usize..FRAME), 1..600),
+            frames in 40u64..4000,
+        ) {
+            let buffer = ReceiveBuffer::new(frames * charge(FRAME));
+            let mut senders = vec![SendCredit::new(FRAME); 8];
+            let mut receivers = vec![ReceiveCredit::default(); 8];
+            // Cost of each packet, and the total used with it.
+            let mut under_way = [const { VecDeque::<(u64, u64)>::new() }; 8];
+            let mut now = Timestamp::default() + 1000 * MS;
+            for (peer, what, bytes) in steps {
+                now = now + Duration::from_micros(10);
+                match what {
+                    0..=2 => {
+                        let cost = charge(bytes);
+                        if senders[peer].allows(cost, now) {
+                            senders[peer].take(cost, now);
+                            under_way[peer].push_back((cost, senders[peer].used()));
+                        }
+                    }
+                    3 | 4 => {
+                        let fate = under_way[peer].pop_front();
+                        if let Some((_, used)) = fate.filter(|_| what == 3) {
+                            receivers[peer].on_used(used, now);
+                        }
+                    }
+                    _ => {
+                        let others = receivers.iter().enumerate().filter(|&(other, _)| other != peer);
+                        let outstanding = others.map(|(_, receiver)| receiver.outstanding(now)).sum();
+                        let grant = receivers[peer].grant(buffer.share(8, 8, outstanding, FRAME));
+                        senders[peer].on_grant(grant);
+                    }
+                }
+                let sum: u64 = under_way.iter().flatten().map(|&(cost, _)| cost).sum();
+                prop_assert!(sum <= buffer.bytes, "{} of {}", sum, buffer.bytes);
+            }
+        }
+    }
+}

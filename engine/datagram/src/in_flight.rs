@@ -1,0 +1,319 @@
+//! Packets under way: what each carried, which of them are acknowledged, and which count as lost.
+//!
+//! Loss is a matter of time (RACK): a packet is lost when one that was sent later is acknowledged and it is older than a round
+//! trip and a reordering window, which widens when a packet was given up too soon. Every transmission has a number of its own, so
+//! an acknowledgement always says which one arrived.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use penstock_core::Timestamp;
+
+use crate::wire::{AckBlock, OpPart};
+
+/// A lost packet is remembered until its number is so far behind the highest acknowledged: longer no acknowledgement names it.
+const REMEMBERED: u64 = 256;
+/// Steps of the reordering window, each a quarter of the smallest round trip.
+const REORDER_STEPS_MAX: u32 = 16;
+/// What the reordering window is at least: packets of one burst overtake each other on two cores.
+const REORDER_MIN: Duration = Duration::from_micros(100);
+
+/// Something that a packet carries and that is repeated if the packet is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketItem {
+    Write(OpPart),
+    Read(u64),
+    Notify(OpPart),
+    GivenUp(u64),
+    /// What was read for the peer.
+    Data(OpPart),
+    Refused(u64),
+    Credit(u64),
+}
+
+impl PacketItem {
+    /// The number of its operation; of a [`PacketItem::Credit`] there is none.
+    pub fn operation(self) -> u64 {
+        match self {
+            Self::Write(part) | Self::Notify(part) | Self::Data(part) => part.operation,
+            Self::Read(operation) | Self::GivenUp(operation) | Self::Refused(operation) => operation,
+            Self::Credit(_) => 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SentState {
+    UnderWay,
+    /// Acknowledged, or a packet that carries nothing.
+    Settled,
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    at: Timestamp,
+    bytes: u32,
+    items: u16,
+    state: SentState,
+}
+
+/// What an acknowledgement told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Acked {
+    pub bytes: u64,
+    /// Of the packet with the highest number, if that is new.
+    pub round_trip: Option<Duration>,
+    /// Packets that had been given up and had arrived.
+    pub spurious: u64,
+}
+
+/// The packets of one connection that are under way.
+#[derive(Debug, Default)]
+pub struct InFlightPackets {
+    /// The number of the first in `sent`.
+    first: u64,
+    sent: VecDeque<Sent>,
+    items: VecDeque<PacketItem>,
+    bytes: u64,
+    highest_acked: u64,
+    /// When the packet was sent that was sent last of all acknowledged ones, and its round trip.
+    newest_acked: Timestamp,
+    round_trip: Duration,
+    smallest: Option<Duration>,
+    reorder_steps: u32,
+    /// When one of them will count as lost, if nothing is heard.
+    loss_at: Option<Timestamp>,
+}
+
+impl InFlightPackets {
+    pub fn new() -> Self {
+        Self { first: 1, ..Self::default() }
+    }
+
+    /// The number of the next packet.
+    pub fn next_number(&self) -> u64 {
+        self.first + self.sent.len() as u64
+    }
+
+    /// The lowest number whose packet is still waited for.
+    pub fn lowest(&self) -> u64 {
+        let waited_for = self.sent.iter().position(|sent| sent.state == SentState::UnderWay);
+        self.first + waited_for.unwrap_or(self.sent.len()) as u64
+    }
+
+    /// Bytes under way.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Packets whose fate is open, and some that were settled between them.
+    pub fn span(&self) -> u64 {
+        self.sent.len() as u64
+    }
+
+    /// A packet is sent, with these items.
+    pub fn insert(&mut self, now: Timestamp, bytes: usize, items: &[PacketItem]) {
+        let state = if items.is_empty() { SentState::Settled } else { SentState::UnderWay };
+        self.sent.push_back(Sent { at: now, bytes: bytes as u32, items: items.len() as u16, state });
+        self.items.extend(items);
+        if state == SentState::UnderWay {
+            self.bytes += bytes as u64;
+        }
+    }
+
+    fn reorder_window(&self) -> Duration {
+        let smallest = self.smallest.unwrap_or(self.round_trip);
+        (smallest / 4 * (1 + self.reorder_steps)).max(REORDER_MIN)
+    }
+
+    /// Takes an acknowledgement: calls `settle` with every item that arrived and was not known to have. An error says that it names
+    /// what was never sent. [`InFlightPackets::detect`] comes after it.
+    pub fn on_ack(
+        &mut self,
+        ack: &AckBlock,
+        now: Timestamp,
+        mut settle: impl FnMut(PacketItem),
+    ) -> Result<Acked, NeverSent> {
+        if ack.highest >= self.next_number() {
+            return Err(NeverSent);
+        }
+        let mut acked = Acked::default();
+        let delay = Duration::from_nanos(ack.delay_ns.into());
+        let was_highest = self.highest_acked;
+        self.highest_acked = was_highest.max(ack.highest);
+        let mut items = 0;
+        for (index, sent) in self.sent.iter_mut().enumerate() {
+            let number = self.first + index as u64;
+            if number > ack.highest {
+                break;
+            }
+            let is_named = number == ack.highest || ack.received.has(ack.highest - 1 - number);
+            let start = items;
+            items += usize::from(sent.items);
+            if !is_named || sent.state == SentState::Settled {
+                continue;
+            }
+            if sent.state == SentState::Lost {
+                acked.spurious += 1;
+            } else {
+                self.bytes -= u64::from(sent.bytes);
+                acked.bytes += u64::from(sent.bytes);
+            }
+            sent.state = SentState::Settled;
+            self.items.range(start..items).for_each(|&item| settle(item));
+            if sent.at >= self.newest_acked {
+                self.newest_acked = sent.at;
+                self.round_trip = now.since(sent.at).saturating_sub(delay);
+            }
+            if number == ack.highest && number > was_highest {
+                let round_trip = now.since(sent.at).saturating_sub(delay);
+                acked.round_trip = Some(round_trip);
+                self.smallest = Some(self.smallest.map_or(round_trip, |smallest| smallest.min(round_trip)));
+            }
+        }
+        if acked.spurious > 0 {
+            self.reorder_steps = (self.reorder_steps + 1).min(REORDER_STEPS_MAX);
+        }
+        Ok(acked)
+    }
+
+    /// Gives up what counts as lost by now. Answers its bytes.
+    pub fn detect(&mut self, now: Timestamp, mut lose: impl FnMut(PacketItem)) -> u64 {
+        let patience = self.round_trip + self.reorder_window();
+        self.loss_at = None;
+        let (mut items, mut lost) = (0, 0);
+        for sent in &mut self.sent {
+            let start = items;
+            items += usize::from(sent.items);
+            if sent.at >= self.newest_acked {
+                break;
+            }
+            if sent.state != SentState::UnderWay {
+                continue;
+            }
+            if sent.at + patience > now {
+                self.loss_at = Some(sent.at + patience);
+                break;
+            }
+            sent.state = SentState::Lost;
+            lost += u64::from(sent.bytes);
+            self.bytes -= u64::from(sent.bytes);
+            self.items.range(start..items).for_each(|&item| lose(item));
+        }
+        self.prune();
+        lost
+    }
+
+    /// Gives up all that is under way: nothing was heard for long.
+    pub fn give_up_all(&mut self, mut lose: impl FnMut(PacketItem)) -> u64 {
+        let (mut items, mut lost) = (0, 0);
+        for sent in &mut self.sent {
+            let start = items;
+            items += usize::from(sent.items);
+            if sent.state == SentState::UnderWay {
+                sent.state = SentState::Lost;
+                lost += u64::from(sent.bytes);
+                self.items.range(start..items).for_each(|&item| lose(item));
+            }
+        }
+        self.bytes = 0;
+        self.loss_at = None;
+        lost
+    }
+
+    /// When [`InFlightPackets::detect`] would find something.
+    pub fn loss_at(&self) -> Option<Timestamp> {
+        self.loss_at
+    }
+
+    /// When the oldest packet was sent that is still under way.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.sent.iter().find(|sent| sent.state == SentState::UnderWay).map(|sent| sent.at)
+    }
+
+    /// Forgets the packets at the front whose fate is settled for good.
+    fn prune(&mut self) {
+        while let Some(front) = self.sent.front() {
+            let is_over = match front.state {
+                SentState::UnderWay => false,
+                SentState::Settled => true,
+                SentState::Lost => self.first + REMEMBERED < self.highest_acked,
+            };
+            if !is_over {
+                return;
+            }
+            self.items.drain(..usize::from(front.items));
+            self.sent.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// An acknowledgement names a packet that was never sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeverSent;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::AckBits;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn at(us: u32) -> Timestamp {
+        Timestamp::default() + us * US
+    }
+
+    fn ack(highest: u64, received: u64) -> AckBlock {
+        AckBlock { highest, received: AckBits { words: [received, 0, 0, 0], len: 1 }, ..AckBlock::default() }
+    }
+
+    struct Fates {
+        settled: Vec<u64>,
+        lost: Vec<u64>,
+    }
+
+    fn take(packets: &mut InFlightPackets, ack: &AckBlock, now: Timestamp) -> (Fates, Acked) {
+        let mut fates = Fates { settled: Vec::new(), lost: Vec::new() };
+        let name = |item| if let PacketItem::Read(operation) = item { operation } else { unreachable!() };
+        let acked = packets.on_ack(ack, now, |item| fates.settled.push(name(item))).unwrap();
+        packets.detect(now, |item| fates.lost.push(name(item)));
+        (fates, acked)
+    }
+
+    fn sent(numbers: u32) -> InFlightPackets {
+        let mut packets = InFlightPackets::new();
+        (1..=numbers).for_each(|number| packets.insert(at(10 * number), 100, &[PacketItem::Read(number.into())]));
+        packets
+    }
+
+    #[test]
+    fn what_was_overtaken_by_a_round_trip_is_lost_and_not_before() {
+        let mut packets = sent(4);
+        let (fates, acked) = take(&mut packets, &ack(4, 0b011), at(140));
+        assert_eq!((fates.settled, fates.lost), (vec![2, 3, 4], vec![]));
+        assert_eq!((acked.bytes, acked.round_trip), (300, Some(100 * US)));
+        let due = packets.loss_at().expect("the first one is waited for");
+        assert_eq!(due, at(10) + 100 * US + REORDER_MIN);
+        assert_eq!(packets.detect(due, |item| assert_eq!(item, PacketItem::Read(1))), 100);
+        assert_eq!((packets.bytes(), packets.loss_at()), (0, None));
+        let before = packets.reorder_window();
+        let (fates, acked) = take(&mut packets, &ack(4, 0b111), at(500));
+        assert_eq!((fates.settled, acked.spurious), (vec![1], 1));
+        assert!(packets.reorder_window() >= before);
+        assert_eq!(packets.span(), 0, "nothing is left to remember");
+    }
+
+    #[test]
+    fn nothing_is_settled_twice_and_nothing_that_was_not_sent() {
+        let mut packets = sent(3);
+        assert!(packets.on_ack(&ack(4, 0), at(100), |_| ()).is_err());
+        assert_eq!(take(&mut packets, &ack(1, 0), at(100)).0.settled, [1]);
+        assert_eq!(take(&mut packets, &ack(3, 0b11), at(100)).0.settled, [2, 3]);
+        assert_eq!(take(&mut packets, &ack(3, 0b11), at(100)).0.settled, [0; 0]);
+        assert_eq!((packets.lowest(), packets.next_number()), (4, 4));
+        packets.insert(at(200), 50, &[]);
+        assert_eq!((packets.bytes(), packets.lowest(), packets.next_number()), (0, 5, 5));
+    }
+}

@@ -1,0 +1,534 @@
+//! This side's operations: what of each is still to be sent, and how each ends.
+//!
+//! Operations are numbered. The target publishes which have finished; at most [`OPERATIONS_MAX`] are beyond those that it has
+//! published without a gap, so that one bit map names them all.
+//!
+//! ```text
+//! Open ──finished, refused, all data here──▶ Ended ──below the watermark──▶ (free)
+//!  └──cancelled──▶ GivenUp ──finished or refused──▶ Ended
+//! ```
+
+use std::collections::VecDeque;
+
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Span};
+
+use crate::connection::{LocalSide, Piece};
+use crate::in_flight::PacketItem;
+use crate::target::PartArrival;
+use crate::wire::{ACK_WORDS, AckBits, EXTENT_BYTES, HEADER_BYTES_MAX, NotifyHead, OpPart, PARTS_MAX};
+
+/// Operations beyond the target's watermark.
+pub const OPERATIONS_MAX: u64 = 64 * ACK_WORDS as u64;
+
+/// Bytes of extents and payload that one packet of an operation has room for.
+pub const fn part_bytes(frame: usize) -> usize {
+    frame - HEADER_BYTES_MAX
+}
+
+/// A frame that breaks the protocol: the connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProtocolViolation;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum OpState {
+    #[default]
+    Free,
+    Open,
+    /// Nothing more of it is sent but that it was given up; the target has not confirmed that.
+    GivenUp,
+    /// Its result was reported. Its number is free once the target's watermark has passed it.
+    Ended,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpKind {
+    #[default]
+    Write,
+    Read,
+    Notify,
+}
+
+/// Where a part begins: in this span, so far into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    span: u8,
+    within: u32,
+}
+
+/// A batch of spans between one local and one remote region.
+#[derive(Debug, Clone, Copy)]
+pub struct MoveRequest<'a> {
+    pub completion_id: u64,
+    pub transfer: u64,
+    pub key: RegionKey,
+    /// The remote revision at which its plan was checked.
+    pub revision: u64,
+    /// At most [`penstock_core::limits::SPANS_PER_POST`], and together at most [`penstock_core::limits::UNIT_BYTES`].
+    pub spans: &'a [Span],
+}
+
+#[derive(Debug, Default)]
+struct Op {
+    state: OpState,
+    kind: OpKind,
+    completion_id: u64,
+    transfer: u64,
+    /// None of a notification.
+    key: Option<RegionKey>,
+    revision: u64,
+    spans: Vec<Span>,
+    bytes: u64,
+    cuts: Vec<Cut>,
+    /// Parts to be sent, for the first time or again. A READ and what was given up have one.
+    unsent: u64,
+    /// Parts that were sent at least once.
+    sent: u64,
+    /// Parts of a READ's data that are here.
+    landed: u64,
+    failed: Option<Cause>,
+    notify: NotifyHead,
+    payload: Vec<u8>,
+}
+
+impl Op {
+    fn parts(&self) -> usize {
+        self.cuts.len()
+    }
+
+    /// Where a part's bytes are: spans and the range within each.
+    fn pieces(&self, index: u8) -> impl Iterator<Item = Span> + Clone + '_ {
+        let start = self.cuts[usize::from(index)];
+        let end = self.cuts.get(usize::from(index) + 1).copied();
+        let last = end.map_or(self.spans.len(), |end| usize::from(end.span) + usize::from(end.within > 0));
+        (usize::from(start.span)..last).map(move |span| {
+            let whole = self.spans[span];
+            let from = if span == usize::from(start.span) { u64::from(start.within) } else { 0 };
+            let until = end.filter(|end| usize::from(end.span) == span).map_or(whole.len, |end| u64::from(end.within));
+            Span { local: whole.local + from, remote: whole.remote + from, len: until - from }
+        })
+    }
+
+    /// Cuts its spans into parts that fit a packet, each with `overhead` more bytes for each piece.
+    fn cut(&mut self, room: usize, overhead: usize) {
+        let mut left = 0;
+        for (index, span) in self.spans.iter().enumerate() {
+            let mut within = 0;
+            while within < span.len {
+                if left <= overhead {
+                    self.cuts.push(Cut { span: index as u8, within: within as u32 });
+                    left = room;
+                }
+                let taken = (span.len - within).min((left - overhead) as u64);
+                within += taken;
+                left -= overhead + taken as usize;
+            }
+        }
+    }
+}
+
+/// The operations of this side.
+#[derive(Debug)]
+pub struct Initiator {
+    room: usize,
+    ops: Vec<Op>,
+    /// The number of the next operation.
+    next: u64,
+    /// All below are known to have finished.
+    watermark: u64,
+    /// Slots with something to send.
+    ready: [u64; ACK_WORDS],
+    /// No operation below has something to send.
+    first_ready: u64,
+    ended: VecDeque<(u64, Result<u64, Cause>)>,
+}
+
+fn slot(operation: u64) -> usize {
+    (operation % OPERATIONS_MAX) as usize
+}
+
+impl Initiator {
+    /// Of a connection with frames of so many bytes.
+    pub fn new(frame: usize) -> Self {
+        Self {
+            room: part_bytes(frame),
+            ops: (0..OPERATIONS_MAX).map(|_| Op::default()).collect(),
+            next: 0,
+            watermark: 0,
+            ready: [0; ACK_WORDS],
+            first_ready: 0,
+            ended: VecDeque::with_capacity(OPERATIONS_MAX as usize),
+        }
+    }
+
+    /// Whether one more operation can be taken.
+    pub fn has_room(&self) -> bool {
+        self.next - self.watermark < OPERATIONS_MAX
+    }
+
+    fn open(&self, operation: u64) -> Option<&Op> {
+        (self.watermark..self.next).contains(&operation).then(|| &self.ops[slot(operation)])
+    }
+
+    fn open_mut(&mut self, operation: u64) -> Option<&mut Op> {
+        (self.watermark..self.next).contains(&operation).then(|| &mut self.ops[slot(operation)])
+    }
+
+    fn mark(&mut self, operation: u64) {
+        let bit = slot(operation);
+        self.ready[bit / 64] |= 1 << (bit % 64);
+        self.first_ready = self.first_ready.min(operation);
+    }
+
+    /// Takes a WRITE or a READ; there is room. Answers its number.
+    pub fn post(&mut self, kind: OpKind, what: &MoveRequest<'_>) -> u64 {
+        let (operation, room) = (self.next, self.room);
+        let op = &mut self.ops[slot(operation)];
+        (op.state, op.kind, op.completion_id, op.transfer) = (OpState::Open, kind, what.completion_id, what.transfer);
+        (op.key, op.revision, op.sent, op.landed, op.failed) = (Some(what.key), what.revision, 0, 0, None);
+        op.spans.clear();
+        op.spans.extend_from_slice(what.spans);
+        op.bytes = what.spans.iter().map(|span| span.len).sum();
+        op.cuts.clear();
+        if kind == OpKind::Write {
+            op.cut(room, EXTENT_BYTES);
+            op.unsent = u64::MAX >> (PARTS_MAX - op.parts());
+        } else {
+            op.cut(room, 0);
+            op.unsent = 1;
+        }
+        self.next += 1;
+        self.mark(operation);
+        operation
+    }
+
+    /// Takes a notification; there is room. It comes behind the transfer's operations that are open.
+    pub fn notify(&mut self, completion_id: u64, transfer: u64, mut head: NotifyHead, payload: &[u8]) -> u64 {
+        let operation = self.next;
+        head.before = [0; ACK_WORDS];
+        for before in self.watermark..operation {
+            let op = &self.ops[slot(before)];
+            if op.state != OpState::Ended && op.transfer == transfer && op.kind == OpKind::Write {
+                let distance = operation - 1 - before;
+                head.before[(distance / 64) as usize] |= 1 << (distance % 64);
+            }
+        }
+        let chunk = self.note_bytes();
+        let op = &mut self.ops[slot(operation)];
+        (op.state, op.kind, op.completion_id, op.transfer) = (OpState::Open, OpKind::Notify, completion_id, transfer);
+        (op.sent, op.landed, op.failed, op.bytes) = (0, 0, None, 0);
+        op.spans.clear();
+        op.cuts.clear();
+        op.notify = head;
+        op.payload.clear();
+        op.payload.extend_from_slice(payload);
+        let parts = payload.len().div_ceil(chunk).max(1);
+        op.cuts.extend((0..parts).map(|_| Cut { span: 0, within: 0 }));
+        op.unsent = u64::MAX >> (PARTS_MAX - parts);
+        self.next += 1;
+        self.mark(operation);
+        operation
+    }
+
+    /// Payload bytes of one packet of a notification.
+    fn note_bytes(&self) -> usize {
+        self.room - crate::wire::NOTIFY_BYTES
+    }
+
+    /// Whether a READ of this transfer is open: its notification has to wait for the bytes to be here.
+    pub fn reads(&self, transfer: u64) -> bool {
+        let is_reading = |op: &Op| op.kind == OpKind::Read && op.transfer == transfer && op.state != OpState::Ended;
+        (self.watermark..self.next).any(|operation| is_reading(&self.ops[slot(operation)]))
+    }
+
+    /// Gives up an operation. None: there is none of this id. True: nothing of it has left, and it ends with that; else it ends
+    /// when the target has confirmed.
+    pub fn cancel(&mut self, completion_id: u64) -> Option<bool> {
+        let is_it = |op: &Op| op.state == OpState::Open && op.completion_id == completion_id;
+        let operation = (self.watermark..self.next).find(|&operation| is_it(&self.ops[slot(operation)]))?;
+        let is_unsent = self.ops[slot(operation)].sent == 0;
+        self.give_up(operation, None);
+        if is_unsent {
+            // The target has to hear of the number all the same.
+            self.ops[slot(operation)].state = OpState::Ended;
+        }
+        Some(is_unsent)
+    }
+
+    fn give_up(&mut self, operation: u64, failed: Option<Cause>) {
+        let op = &mut self.ops[slot(operation)];
+        (op.state, op.unsent, op.failed) = (OpState::GivenUp, 1, failed);
+        self.mark(operation);
+    }
+
+    /// The completion id and the kind of an operation that is open or given up, which end with it.
+    fn end(&mut self, operation: u64, result: Result<u64, Cause>) {
+        let op = &mut self.ops[slot(operation)];
+        if matches!(op.state, OpState::Open | OpState::GivenUp) {
+            let result = result.map_err(|cause| op.failed.unwrap_or(cause));
+            (op.state, op.unsent) = (OpState::Ended, 0);
+            self.ended.push_back((op.completion_id, result));
+        }
+    }
+
+    /// The next operation that has ended: its completion id and the bytes moved, or, of a notification, 1, or 0 without its counter.
+    pub fn pop_ended(&mut self) -> Option<(u64, Result<u64, Cause>)> {
+        self.ended.pop_front()
+    }
+
+    /// The target publishes which operations have finished.
+    pub fn on_finished(&mut self, watermark: u64, finished: &AckBits) -> Result<(), ProtocolViolation> {
+        if watermark > self.next {
+            return Err(ProtocolViolation);
+        }
+        // One that was overtaken by a later one says nothing new.
+        for operation in self.watermark..watermark {
+            self.finish(operation);
+            self.ops[slot(operation)].state = OpState::Free;
+        }
+        self.watermark = self.watermark.max(watermark);
+        self.first_ready = self.first_ready.max(self.watermark);
+        for (index, &word) in finished.words.iter().enumerate() {
+            let mut left = word;
+            while left != 0 {
+                let operation = watermark + 64 * index as u64 + u64::from(left.trailing_zeros());
+                left &= left - 1;
+                if operation >= self.next {
+                    return Err(ProtocolViolation);
+                }
+                if operation >= self.watermark {
+                    self.finish(operation);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, operation: u64) {
+        let op = &self.ops[slot(operation)];
+        let result = match op.kind {
+            OpKind::Write => Ok(op.bytes),
+            OpKind::Notify => Ok(1),
+            // Its data ended it; if it was given up, the owner has heard that.
+            OpKind::Read => Err(Cause::Cancelled),
+        };
+        self.end(operation, result);
+        self.ops[slot(operation)].unsent = 0;
+    }
+
+    /// The target has refused an operation, or confirms that it was given up.
+    pub fn on_refused(&mut self, operation: u64, cause: Option<Cause>) -> Result<(), ProtocolViolation> {
+        if operation >= self.next {
+            return Err(ProtocolViolation);
+        }
+        if self.open(operation).is_some() {
+            self.end(operation, cause.map_or(Ok(0), Err));
+            self.ops[slot(operation)].unsent = 0;
+        }
+        Ok(())
+    }
+
+    /// Data of a READ has come.
+    pub fn on_data(
+        &mut self,
+        part: OpPart,
+        bytes: &[u8],
+        pieces: &mut Vec<Piece>,
+        side: &mut impl LocalSide,
+    ) -> Result<PartArrival, ProtocolViolation> {
+        if part.operation >= self.next {
+            return Err(ProtocolViolation);
+        }
+        let Some(op) = self.open_mut(part.operation) else { return Ok(PartArrival::Late) };
+        if op.kind != OpKind::Read || usize::from(part.count) != op.parts() {
+            return Err(ProtocolViolation);
+        }
+        if op.state != OpState::Open || op.landed >> part.index & 1 == 1 {
+            return Ok(PartArrival::Late);
+        }
+        pieces.clear();
+        pieces.extend(op.pieces(part.index).map(|piece| Piece { offset: piece.local, len: piece.len as u32 }));
+        if pieces.iter().map(|piece| u64::from(piece.len)).sum::<u64>() != bytes.len() as u64 {
+            return Err(ProtocolViolation);
+        }
+        match side.land(part.operation, pieces, bytes) {
+            Ok(()) => {
+                op.landed |= 1 << part.index;
+                if op.landed.count_ones() as usize == op.parts() {
+                    let bytes = op.bytes;
+                    self.end(part.operation, Ok(bytes));
+                }
+            }
+            Err(cause) => self.give_up(part.operation, Some(cause)),
+        }
+        Ok(PartArrival::New)
+    }
+
+    /// What is to be sent next, at or behind this operation.
+    pub fn next_item(&mut self, from: u64) -> Option<PacketItem> {
+        let start = from.max(self.first_ready);
+        for operation in start..self.next {
+            let bit = slot(operation);
+            if self.ready[bit / 64] >> (bit % 64) & 1 == 0 {
+                continue;
+            }
+            let op = &self.ops[bit];
+            if op.unsent == 0 {
+                self.ready[bit / 64] &= !(1 << (bit % 64));
+                continue;
+            }
+            if from <= self.first_ready {
+                self.first_ready = operation;
+            }
+            let part = OpPart { operation, index: op.unsent.trailing_zeros() as u8, count: op.parts() as u8 };
+            return Some(match (op.state, op.kind) {
+                (OpState::Open, OpKind::Write) => PacketItem::Write(part),
+                (OpState::Open, OpKind::Read) => PacketItem::Read(operation),
+                (OpState::Open, OpKind::Notify) => PacketItem::Notify(part),
+                _ => PacketItem::GivenUp(operation),
+            });
+        }
+        if from <= self.first_ready {
+            self.first_ready = self.next;
+        }
+        None
+    }
+
+    fn index(item: PacketItem) -> (u64, u8) {
+        match item {
+            PacketItem::Write(part) | PacketItem::Notify(part) | PacketItem::Data(part) => (part.operation, part.index),
+            PacketItem::Read(operation) | PacketItem::GivenUp(operation) | PacketItem::Refused(operation) => {
+                (operation, 0)
+            }
+            PacketItem::Credit(_) => (0, 0),
+        }
+    }
+
+    /// It is sent. Answers whether for the first time.
+    pub fn on_sent(&mut self, item: PacketItem) -> bool {
+        let (operation, index) = Self::index(item);
+        let op = &mut self.ops[slot(operation)];
+        op.unsent &= !(1 << index);
+        let is_first = op.sent >> index & 1 == 0 && !matches!(item, PacketItem::GivenUp(_));
+        op.sent |= 1 << index;
+        is_first
+    }
+
+    /// Whether it was never sent before.
+    pub fn is_first(&self, item: PacketItem) -> bool {
+        let (operation, index) = Self::index(item);
+        self.ops[slot(operation)].sent >> index & 1 == 0
+    }
+
+    /// The packet that carried it is lost.
+    pub fn on_lost(&mut self, item: PacketItem) {
+        let (operation, index) = Self::index(item);
+        let Some(op) = self.open_mut(operation) else { return };
+        let is_due = match op.state {
+            OpState::Open => !matches!(item, PacketItem::GivenUp(_)),
+            OpState::GivenUp | OpState::Ended => matches!(item, PacketItem::GivenUp(_)),
+            OpState::Free => false,
+        };
+        if is_due {
+            op.unsent |= 1 << index;
+            self.mark(operation);
+        }
+    }
+
+    /// Pieces of a WRITE's part: local offset, remote offset, length.
+    pub fn pieces(&self, part: OpPart) -> impl Iterator<Item = Span> + Clone + '_ {
+        self.ops[slot(part.operation)].pieces(part.index)
+    }
+
+    /// Region and revision of an operation, and all of its spans.
+    pub fn request(&self, operation: u64) -> (RegionKey, u64, &[Span]) {
+        let op = &self.ops[slot(operation)];
+        (op.key.expect("a WRITE and a READ have a region"), op.revision, &op.spans)
+    }
+
+    /// The head of a notification, and the payload of one part of it.
+    pub fn note(&self, part: OpPart) -> (&NotifyHead, &[u8]) {
+        let (op, chunk) = (&self.ops[slot(part.operation)], self.note_bytes());
+        let start = usize::from(part.index) * chunk;
+        (&op.notify, &op.payload[start..op.payload.len().min(start + chunk)])
+    }
+
+    /// Its local memory is not there any more: it is given up, and ends with this cause.
+    pub fn fail(&mut self, operation: u64, cause: Cause) {
+        if self.open(operation).is_some_and(|op| op.state == OpState::Open) {
+            self.give_up(operation, Some(cause));
+        }
+    }
+
+    /// Whether something is to be sent.
+    pub fn has_unsent(&self) -> bool {
+        (self.watermark..self.next).any(|operation| self.ops[slot(operation)].unsent != 0)
+    }
+
+    /// Whether nothing is open, and the target knows it.
+    pub fn is_idle(&self) -> bool {
+        self.watermark == self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::FRAME_BYTES_MIN;
+    use penstock_core::limits::{SPANS_PER_POST, UNIT_BYTES};
+    use penstock_core::{Generation, RegionId};
+
+    const KEY: RegionKey = RegionKey { region: RegionId(1), generation: Generation(1) };
+
+    fn lens() -> impl Strategy<Value = Vec<u64>> {
+        let any = proptest::collection::vec(1..=UNIT_BYTES, 1..=SPANS_PER_POST);
+        prop_oneof![
+            any,
+            proptest::collection::vec(1u64..=1100, 1..=SPANS_PER_POST),
+            (1u64..=1024).prop_map(|len| vec![len; SPANS_PER_POST]),
+        ]
+        .prop_map(|lens| {
+            let within = |left: &mut u64, len: u64| {
+                let len = len.min(*left);
+                *left -= len;
+                (len > 0).then_some(len)
+            };
+            lens.into_iter().scan(UNIT_BYTES, within).collect()
+        })
+    }
+
+    proptest! {
+        /// All shapes that one post accepts fit into the packets of an operation, and the parts are the whole, in order.
+        #[test]
+        fn every_post_fits_its_parts(lens in lens(), frame in FRAME_BYTES_MIN..10_000) {
+            let mut at = 0;
+            let spans: Vec<Span> = lens.iter().map(|&len| { let local = at; at += len + 7; Span { local, remote: 3 * local, len } }).collect();
+            let mut initiator = Initiator::new(frame);
+            let what = MoveRequest { completion_id: 1, transfer: 1, key: KEY, revision: 0, spans: &spans };
+            let operation = initiator.post(OpKind::Write, &what);
+            let parts = initiator.ops[0].parts();
+            prop_assert!((1..=PARTS_MAX).contains(&parts), "{} parts", parts);
+            let mut bytes: Vec<(u64, u64)> = Vec::new();
+            for index in 0..parts {
+                let part = OpPart { operation, index: index as u8, count: parts as u8 };
+                let pieces: Vec<Span> = initiator.pieces(part).collect();
+                let size: u64 = pieces.iter().map(|piece| piece.len + EXTENT_BYTES as u64).sum();
+                prop_assert!(!pieces.is_empty() && pieces.len() <= SPANS_PER_POST && size as usize <= part_bytes(frame));
+                for piece in pieces {
+                    prop_assert!(piece.len > 0);
+                    match bytes.last_mut() {
+                        Some((start, len)) if *start + *len == piece.local => *len += piece.len,
+                        _ => bytes.push((piece.local, piece.len)),
+                    }
+                    let span = spans.iter().find(|span| (span.local..span.local + span.len).contains(&piece.local)).unwrap();
+                    prop_assert_eq!(piece.local - span.local, piece.remote - span.remote);
+                }
+            }
+            let expected: Vec<(u64, u64)> = spans.iter().map(|span| (span.local, span.len)).collect();
+            prop_assert_eq!(bytes, expected);
+        }
+    }
+}

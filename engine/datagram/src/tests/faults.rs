@@ -1,0 +1,380 @@
+//! Operations over a faulty network.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_core::{Cause, Span};
+use proptest::prelude::*;
+
+use super::network::{CLOSED, Faults, OPEN, Pair, Random};
+use crate::connection::{ConnectionError, PacketFate};
+use crate::wire::FRAME_BYTES_MIN;
+
+const LONG: Duration = Duration::from_secs(60);
+const NONE: Faults = Faults { loss: 0, doubling: 0, rot: 0, delay: 0, replay: 0 };
+
+fn pattern(seed: u64, len: u64) -> Vec<u8> {
+    (0..len).map(|at| (seed.wrapping_mul(31).wrapping_add(at * 7) % 251) as u8 + 1).collect()
+}
+
+/// An operation as the model knows it.
+#[derive(Debug, Clone)]
+struct Known {
+    from: usize,
+    is_read: bool,
+    transfer: u64,
+    spans: Vec<Span>,
+    is_closed: bool,
+    is_cancelled: bool,
+    /// What is written over its destination once it has ended: nothing may come later.
+    after: u8,
+    result: Option<Result<u64, Cause>>,
+}
+
+/// Random operations of both sides at random moments; each is checked at its end.
+struct Story {
+    pair: Pair,
+    known: BTreeMap<u64, Known>,
+    notes: BTreeMap<u64, (usize, u64, Vec<u8>)>,
+    notes_ended: BTreeMap<u64, Result<u64, Cause>>,
+    next_id: u64,
+    /// The next free byte of both memories.
+    free: u64,
+    checked: [usize; 2],
+}
+
+const MEMORY: usize = 6 << 20;
+
+impl Story {
+    fn new(seed: u64, frame: usize, checksums: bool, faults: Faults) -> Self {
+        let pair = Pair::new(seed, frame, checksums, faults, MEMORY);
+        let (known, notes, notes_ended) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { pair, known, notes, notes_ended, next_id: 1, free: 0, checked: [0; 2] }
+    }
+
+    fn spans(&mut self, random: &mut Random) -> Vec<Span> {
+        let bound = if random.once_in(4) { 64 } else { 4 };
+        let count = 1 + random.below(bound);
+        let most = [100, 1000, 3000, 65_536 / count][random.below(4) as usize].min(65_536 / count);
+        (0..count)
+            .map(|_| {
+                let len = 1 + random.below(most.max(1));
+                let span = Span { local: self.free, remote: self.free, len };
+                self.free += len + random.below(3);
+                span
+            })
+            .collect()
+    }
+
+    /// Source bytes are in place when an operation is posted.
+    fn post(&mut self, from: usize, transfer: u64, random: &mut Random) {
+        let (id, is_read, is_closed) = (self.next_id, random.once_in(3), random.once_in(12));
+        self.next_id += 1;
+        let spans = self.spans(random);
+        let source = if is_read { 1 - from } else { from };
+        for span in &spans {
+            let start = span.local as usize;
+            let bytes = pattern(id + span.local, span.len);
+            self.pair.ends[source].side.memory[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+        let key = if is_closed { CLOSED } else { OPEN };
+        if is_read {
+            self.pair.read(from, id, transfer, key, &spans);
+        } else {
+            self.pair.write(from, id, transfer, key, &spans);
+        }
+        let after = random.below(256) as u8;
+        let known = Known { from, is_read, transfer, spans, is_closed, is_cancelled: false, after, result: None };
+        self.known.insert(id, known);
+    }
+
+    fn notify(&mut self, from: usize, transfer: u64, random: &mut Random) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let bound = if random.once_in(3) { 4097 } else { 100 };
+        let payload = pattern(id, random.below(bound));
+        let of = self.known.values().filter(|op| op.from == from && op.transfer == transfer && !op.is_read);
+        // What has ended well by now was written over by its owner.
+        let open = of.filter(|op| op.result.is_none() && !op.is_closed && !op.is_cancelled);
+        let expected = open.flat_map(|op| op.spans.iter().map(|span| (span.remote, span.len)));
+        let source = &self.pair.ends[from].side.memory;
+        let expected = expected.map(|(at, len)| (at, source[at as usize..(at + len) as usize].to_vec())).collect();
+        self.pair.ends[1 - from].side.expected.insert(id.into(), expected);
+        self.pair.notify(from, id, transfer, random.once_in(2).then_some(1), &payload);
+        self.notes.insert(id, (from, transfer, payload));
+    }
+
+    fn check_ended(&mut self) {
+        for end in 0..2 {
+            while let Some(&(id, result)) = self.pair.ends[end].ended.get(self.checked[end]) {
+                self.checked[end] += 1;
+                if self.notes.contains_key(&id) {
+                    assert!(self.notes_ended.insert(id, result).is_none(), "note {id} has ended twice");
+                    continue;
+                }
+                let op = self.known.get_mut(&id).expect("it was posted");
+                assert_eq!(op.from, end);
+                assert_eq!(op.result.replace(result), None, "operation {id} has ended twice");
+                let target = if op.is_read { op.from } else { 1 - op.from };
+                let bytes: u64 = op.spans.iter().map(|span| span.len).sum();
+                match result {
+                    Ok(moved) => {
+                        assert!(!op.is_closed);
+                        assert_eq!(moved, bytes);
+                    }
+                    Err(Cause::RevokedByPeer) => assert!(op.is_closed),
+                    Err(Cause::Cancelled) => assert!(op.is_cancelled),
+                    Err(cause) => panic!("operation {id} ended with {cause}"),
+                }
+                // What is written over it from now on is not what a note promises.
+                for promised in self.pair.ends[target].side.expected.values_mut() {
+                    promised.retain(|(at, _)| op.spans.iter().all(|span| span.remote != *at));
+                }
+                let memory = &mut self.pair.ends[target].side.memory;
+                for span in &op.spans {
+                    let range = span.remote as usize..(span.remote + span.len) as usize;
+                    if result.is_ok() {
+                        assert_eq!(memory[range.clone()], pattern(id + span.local, span.len)[..], "operation {id}");
+                    }
+                    memory[range].fill(op.after);
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, steps: u32, random: &mut Random) {
+        let mut transfer = [1u64, 2];
+        for _ in 0..steps {
+            let from = random.below(2) as usize;
+            if self.free as usize + (200 << 10) < MEMORY && self.pair.ends[from].connection.has_room() {
+                match random.below(10) {
+                    0..=5 => self.post(from, transfer[from], random),
+                    6 | 7 if !self.pair.ends[from].connection.reads(transfer[from]) => {
+                        self.notify(from, transfer[from], random);
+                        transfer[from] += 2;
+                    }
+                    8 => self.cancel(random),
+                    _ => {}
+                }
+            }
+            for _ in 0..random.below(4) {
+                self.pair.turn();
+                self.check_ended();
+                if !self.pair.advance() {
+                    break;
+                }
+            }
+        }
+        let known = self.known.len() + self.notes.len();
+        let is_over = |story: &mut Self| {
+            let ended = story.known.values().filter(|op| op.result.is_some()).count() + story.notes_ended.len();
+            ended == known && story.pair.ends.iter().all(|end| end.connection.is_idle())
+        };
+        let until = self.pair.now + LONG;
+        while !is_over(self) {
+            self.pair.turn();
+            self.check_ended();
+            if is_over(self) {
+                break;
+            }
+            assert!(self.pair.advance() && self.pair.now < until, "it stands still: {:?}", self.standing());
+        }
+        // Whatever is still on its way lands nowhere.
+        self.pair.run(Duration::from_millis(50), |_| false);
+        self.check_ended();
+        self.check_after();
+    }
+
+    fn standing(&self) -> Vec<(u64, bool, usize)> {
+        let open = self.known.iter().filter(|(_, op)| op.result.is_none());
+        open.map(|(&id, op)| (id, op.is_read, op.from)).take(8).collect()
+    }
+
+    fn cancel(&mut self, random: &mut Random) {
+        let open: Vec<u64> = self.known.iter().filter(|(_, op)| op.result.is_none()).map(|(&id, _)| id).collect();
+        if open.is_empty() {
+            return;
+        }
+        let id = open[random.below(open.len() as u64) as usize];
+        let op = self.known.get_mut(&id).expect("it is one of them");
+        let Some(is_over) = self.pair.ends[op.from].connection.cancel(id) else { return };
+        op.is_cancelled = true;
+        if is_over {
+            op.result = Some(Err(Cause::Cancelled));
+            let target = if op.is_read { op.from } else { 1 - op.from };
+            for span in &op.spans {
+                let range = span.remote as usize..(span.remote + span.len) as usize;
+                self.pair.ends[target].side.memory[range].fill(op.after);
+            }
+        }
+    }
+
+    fn check_after(&self) {
+        for (id, op) in &self.known {
+            let target = if op.is_read { op.from } else { 1 - op.from };
+            let memory = &self.pair.ends[target].side.memory;
+            for span in &op.spans {
+                let range = span.remote as usize..(span.remote + span.len) as usize;
+                assert!(memory[range].iter().all(|&byte| byte == op.after), "something landed late for {id}");
+            }
+        }
+        for end in &self.pair.ends {
+            assert_eq!(end.error, None);
+        }
+        for (&id, (from, transfer, payload)) in &self.notes {
+            let notes = &self.pair.ends[1 - from].side.notes;
+            let told: Vec<_> = notes.iter().filter(|(note, _)| *note == u128::from(id)).collect();
+            let of = self.known.values().filter(|op| op.from == *from && op.transfer == *transfer && !op.is_read);
+            let has_failed = of.clone().any(|op| op.result.is_some_and(|result| result.is_err()));
+            match self.notes_ended[&id] {
+                Ok(1) => {
+                    assert_eq!(told.len(), 1, "note {id}");
+                    assert_eq!(&told[0].1, payload);
+                }
+                Ok(other) => panic!("note {id} ended with {other}"),
+                Err(_) => {
+                    assert!(has_failed, "note {id} was refused without a reason");
+                    assert!(told.is_empty());
+                }
+            }
+        }
+    }
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    let once_in = |most: u64| prop_oneof![Just(0), 3..most];
+    (once_in(60), once_in(30), prop_oneof![Just(0), 20u64..200], once_in(20), once_in(10))
+        .prop_map(|(loss, doubling, rot, delay, replay)| Faults { loss, doubling, rot, delay, replay })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever the network does: every operation ends once, with its bytes or a cause, and nothing lands after that.
+    #[test]
+    fn operations_end_once_and_nothing_lands_late(
+        seed: u64,
+        frame in prop_oneof![Just(FRAME_BYTES_MIN), Just(1472usize), FRAME_BYTES_MIN..9000],
+        faults in faults(),
+    ) {
+        let mut random = Random::new(seed ^ 0x5555);
+        Story::new(seed, frame, true, faults).run(250, &mut random);
+    }
+}
+
+#[test]
+fn a_network_without_faults_repeats_nothing() {
+    let mut random = Random::new(3);
+    let mut story = Story::new(3, 1472, false, NONE);
+    story.run(400, &mut random);
+    for end in &story.pair.ends {
+        let statistics = end.connection.statistics();
+        assert!(statistics.received > 100 && statistics.sent > 100, "{statistics:?}");
+        let odd =
+            [statistics.repeated, statistics.forged, statistics.corrupt, statistics.replayed, statistics.timeouts];
+        assert_eq!(odd, [0; 5], "{statistics:?}");
+    }
+}
+
+#[test]
+fn a_third_of_all_packets_may_vanish() {
+    let mut random = Random::new(11);
+    Story::new(11, 1472, false, Faults { loss: 3, ..NONE }).run(150, &mut random);
+}
+
+fn span(at: u64, len: u64) -> Span {
+    Span { local: at, remote: at, len }
+}
+
+#[test]
+fn a_peer_that_is_silent_is_lost_and_one_who_stood_still_himself_waits_anew() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.write(0, 1, 1, OPEN, &[span(0, 1000)]);
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(1000))]));
+    pair.cut = true;
+    pair.write(0, 2, 2, OPEN, &[span(0, 1000)]);
+    pair.run(Duration::from_secs(4), |_| false);
+    assert_eq!(pair.ends[0].error, None);
+    // This side stands still for longer than the peer may be silent.
+    pair.now = pair.now + Duration::from_secs(20);
+    pair.turn();
+    assert_eq!(pair.ends[0].error, None);
+    pair.run(Duration::from_secs(6), |pair| pair.ends[0].error.is_some());
+    assert_eq!(pair.ends[0].error, Some(ConnectionError::Lost));
+}
+
+#[test]
+fn forged_and_foreign_packets_change_nothing() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.ends[0].side.memory[..3000].fill(9);
+    pair.write(0, 1, 1, OPEN, &[span(0, 3000)]);
+    let mut frame = vec![0; 1472];
+    let crate::tests::network::End { connection, side, .. } = &mut pair.ends[0];
+    let bytes = connection.transmit(pair.now, &mut frame, side).expect("it has something to send");
+    let packet = &frame[..bytes];
+    let crate::tests::network::End { connection, side, .. } = &mut pair.ends[1];
+    let signed = usize::from(u16::from_le_bytes([packet[16], packet[17]]));
+    for byte in 0..signed {
+        for bit in 0..8 {
+            let mut changed = packet.to_vec();
+            changed[byte] ^= 1 << bit;
+            let became = connection.receive(&changed, pair.now, side).unwrap();
+            assert!(matches!(became, PacketFate::Forged | PacketFate::Foreign), "byte {byte}: {became:?}");
+        }
+    }
+    for len in 0..signed {
+        let became = connection.receive(&packet[..len], pair.now, side).unwrap();
+        assert!(matches!(became, PacketFate::Forged | PacketFate::Foreign), "{len} bytes: {became:?}");
+    }
+    assert_eq!(side.placed, 0);
+    assert_eq!(connection.receive(packet, pair.now, side), Ok(PacketFate::Taken));
+    assert_eq!(connection.receive(packet, pair.now, side), Ok(PacketFate::Replayed));
+    assert!(side.placed > 0 && side.memory[..100].iter().all(|&byte| byte == 9));
+}
+
+#[test]
+fn memory_that_is_gone_ends_its_operation_and_no_other() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 20);
+    pair.ends[0].side.memory.fill(5);
+    let gone = pair.write(0, 1, 1, OPEN, &[span(0, 60_000)]);
+    pair.write(0, 2, 2, OPEN, &[span(100_000, 60_000)]);
+    pair.notify(0, 3, 1, None, b"not told");
+    pair.notify(0, 4, 2, Some(1), b"told");
+    pair.ends[0].side.gone.push(gone);
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 4));
+    let mut ended = pair.ends[0].ended.clone();
+    ended.sort_by_key(|&(id, _)| id);
+    let expected = [(1, Err(Cause::RevokedHere)), (2, Ok(60_000)), (3, Err(Cause::Cancelled)), (4, Ok(1))];
+    assert_eq!(ended, expected);
+    assert_eq!(pair.ends[1].side.notes, [(4, b"told".to_vec())]);
+    assert!(pair.run(LONG, |pair| pair.ends.iter().all(|end| end.connection.is_idle())));
+}
+
+#[test]
+fn a_counter_that_is_gone_is_no_failure() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.notify(0, 1, 1, Some(2), b"with a counter of yesterday");
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(0))]));
+    assert_eq!((pair.ends[1].side.notes.len(), pair.ends[1].side.counters), (1, 0));
+}
+
+/// All of the operations that a lane may have, again and again, while acknowledgements vanish.
+#[test]
+fn numbers_of_operations_come_back() {
+    let mut pair = Pair::new(5, 1472, false, Faults { loss: 5, ..NONE }, 1 << 20);
+    let mut posted = 0;
+    while posted < 3000 {
+        while posted < 3000 && pair.ends[0].connection.has_room() {
+            posted += 1;
+            let at = 64 * (posted % 1000);
+            if posted % 3 == 0 {
+                pair.read(0, posted, posted, OPEN, &[span(at, 64)]);
+            } else {
+                pair.write(0, posted, posted, OPEN, &[span(at, 64)]);
+            }
+        }
+        assert!(pair.run(LONG, |pair| pair.ends[0].connection.has_room()), "{posted} were posted");
+    }
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 3000));
+    assert!(pair.ends[0].ended.iter().all(|(_, result)| *result == Ok(64)));
+}

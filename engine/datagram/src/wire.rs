@@ -1,0 +1,571 @@
+//! Packet layout, and the parser that reads one as the untrusted bytes it is.
+//!
+//! All numbers are little-endian. A packet is one header with its tag, then payload:
+//!
+//! ```text
+//! packet    connection u64 | number u64 | header bytes u16 | messages u8 | flags u8 | checksum u32
+//!           | acknowledgement | heads of messages, in their order | tag u64 | payload of messages, in their order
+//! ack       highest u64 | lowest u64 | used u64 | credit u64 | watermark u64 | delay u32, ns | received words u8 | finished words u8 | 0 u16
+//!           | received u64 … | finished u64 …
+//! WRITE     kind, index, count, extents | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
+//! READ      kind, 0, 0, extents         | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
+//! DATA      kind, index, count, 0       | bytes u32  | operation u64
+//! NOTIFY    kind, index, count, flags   | bytes u16, note bytes u16 | operation u64 | counter u32, generation u32 | note id u128 | before u64 × 4
+//! GIVEN_UP  kind, 0, 0, 0               | 0 u32      | operation u64
+//! REFUSED   kind, cause, 0, 0           | 0 u32      | operation u64 | revision u64
+//! CREDIT    kind, 0, 0, 0               | 0 u32      | lines of notes taken u64
+//! extent    offset u64 | bytes u32
+//! ```
+//!
+//! `highest` is the highest packet number received, and bit `n` of `received` says that `highest - 1 - n` was received, too.
+//! `lowest` is the lowest number of the sender's own that it still waits for, `used` what it has used of its credit. All operations below `watermark` are finished, and
+//! bit `n` of `finished` says that `watermark + n` is. In NOTIFY bit `n` of `before` names `operation - 1 - n` as one of its
+//! transfer; cause 0 in REFUSED means that only its counter was gone.
+
+use penstock_core::limits::{NOTE_BYTES_MAX, SPANS_PER_POST, UNIT_BYTES};
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Generation, NoteId, RegionId};
+use penstock_transport::CounterRef;
+
+use crate::siphash::SipKey;
+
+/// The version of this layout; both sides must have the same.
+pub const VERSION: u16 = 1;
+
+/// The most packets of one operation: what is missing of it is one word.
+pub const PARTS_MAX: usize = 64;
+/// The smallest frame: a UDP payload that IPv6 carries everywhere, at its least MTU of 1,280, with room for options.
+pub const FRAME_BYTES_MIN: usize = 1188;
+/// The largest frame: what UDP over IPv4 carries.
+pub const FRAME_BYTES_MAX: usize = 65_507;
+/// Bytes of one extent in a header.
+pub const EXTENT_BYTES: usize = 12;
+/// The most bytes of a packet of one WRITE or DATA that are neither extents nor payload.
+pub const HEADER_BYTES_MAX: usize = 128;
+/// The most messages of one packet.
+pub const MESSAGES_MAX: usize = 16;
+/// Words of the two bit maps of an acknowledgement.
+pub const ACK_WORDS: usize = 4;
+/// Words of each that a packet with payload carries: its header stays within [`HEADER_BYTES_MAX`].
+pub const ACK_WORDS_WITH_PAYLOAD: usize = 1;
+
+pub(crate) const FIXED_BYTES: usize = 24;
+pub(crate) const ACK_BYTES: usize = 48;
+pub(crate) const TAG_BYTES: usize = 8;
+pub(crate) const WRITE_BYTES: usize = 32;
+pub(crate) const DATA_BYTES: usize = 16;
+pub(crate) const NOTIFY_BYTES: usize = 72;
+pub(crate) const SHORT_BYTES: usize = 16;
+pub(crate) const REFUSED_BYTES: usize = 24;
+
+const fn header_bytes(words: usize, heads: usize) -> usize {
+    FIXED_BYTES + ACK_BYTES + 2 * 8 * words + heads + TAG_BYTES
+}
+
+const _: () = assert!(header_bytes(ACK_WORDS_WITH_PAYLOAD, WRITE_BYTES) <= HEADER_BYTES_MAX);
+const _: () = {
+    // Cuts between packets add an extent each, and a packet may leave room that is too small for an extent and a byte.
+    let extents = (SPANS_PER_POST + PARTS_MAX - 1) * EXTENT_BYTES;
+    let wasted = PARTS_MAX * EXTENT_BYTES;
+    let room = PARTS_MAX * (FRAME_BYTES_MIN - HEADER_BYTES_MAX);
+    assert!(
+        UNIT_BYTES as usize + extents + wasted <= room,
+        "whatever one post accepts fits into the packets of an operation"
+    );
+};
+const _: () = assert!(
+    header_bytes(ACK_WORDS, WRITE_BYTES + SPANS_PER_POST * EXTENT_BYTES) <= FRAME_BYTES_MIN,
+    "a READ is one packet"
+);
+
+const WRITE: u8 = 1;
+const READ: u8 = 2;
+const DATA: u8 = 3;
+const NOTIFY: u8 = 4;
+const GIVEN_UP: u8 = 5;
+const REFUSED: u8 = 6;
+const CREDIT: u8 = 7;
+
+const IS_CHECKED: u8 = 1;
+const HAS_NOTE: u8 = 1;
+const HAS_COUNTER: u8 = 2;
+
+/// Why a packet with a right tag makes no sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DatagramWireError {
+    #[error("a packet or a message in it has an impossible length")]
+    Length,
+    #[error("message kind {0} is not known")]
+    Kind(u8),
+    #[error("cause {0} is not known")]
+    Cause(u8),
+    #[error("reserved bits of a packet are in use")]
+    Reserved,
+    #[error("a message has no extents, too many, or one that has no bytes or ends beyond all memory")]
+    Extents,
+    #[error("a message is part {index} of {count}")]
+    Part { index: u8, count: u8 },
+}
+
+/// Which packet of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpPart {
+    pub operation: u64,
+    pub index: u8,
+    /// How many the operation has.
+    pub count: u8,
+}
+
+/// What a peer wants to do with memory, as it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRequest<'a> {
+    pub key: RegionKey,
+    /// The revision of the target's gate that the plan was checked against.
+    pub revision: u64,
+    pub extents: WireExtents<'a>,
+}
+
+/// Where: offsets and lengths, at least one, none empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WireExtents<'a>(&'a [[u8; EXTENT_BYTES]]);
+
+impl<'a> WireExtents<'a> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, DatagramWireError> {
+        let (extents, []) = bytes.as_chunks() else { return Err(DatagramWireError::Length) };
+        let extents = Self(extents);
+        let is_fine = |(offset, len): (u64, u64)| len > 0 && offset.checked_add(len).is_some();
+        let count = extents.0.len();
+        if (1..=SPANS_PER_POST).contains(&count) && extents.iter().all(is_fine) {
+            Ok(extents)
+        } else {
+            Err(DatagramWireError::Extents)
+        }
+    }
+
+    /// Offsets and lengths.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + Clone + use<'a> {
+        self.0.iter().map(|extent| (u64_at(extent, 0), u64::from(u32_at(extent, 8))))
+    }
+
+    /// Their bytes together; 64 lengths of 32 bits do not overflow.
+    pub fn bytes(&self) -> u64 {
+        self.iter().map(|(_, len)| len).sum()
+    }
+}
+
+/// A message of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketMessage<'a> {
+    Write {
+        part: OpPart,
+        request: MemoryRequest<'a>,
+        bytes: &'a [u8],
+    },
+    Read {
+        operation: u64,
+        request: MemoryRequest<'a>,
+    },
+    Data {
+        part: OpPart,
+        bytes: &'a [u8],
+    },
+    Notify {
+        part: OpPart,
+        notify: NotifyHead,
+        bytes: &'a [u8],
+    },
+    GivenUp {
+        operation: u64,
+    },
+    /// None: all of it was delivered but its counter, which is gone.
+    Refused {
+        operation: u64,
+        cause: Option<Cause>,
+        revision: u64,
+    },
+    Credit {
+        lines: u64,
+    },
+}
+
+/// What every packet of a notification repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NotifyHead {
+    pub counter: Option<CounterRef>,
+    /// Its id, and how many bytes it has in all packets.
+    pub note: Option<(NoteId, u16)>,
+    /// The operations of its transfer that were not confirmed when it was posted.
+    pub before: [u64; ACK_WORDS],
+}
+
+/// A bit map of which the first words are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AckBits {
+    pub words: [u64; ACK_WORDS],
+    pub len: u8,
+}
+
+impl AckBits {
+    /// The first so many of these words, without those at the end that are zero.
+    pub fn first(words: [u64; ACK_WORDS], most: usize) -> Self {
+        let len = (0..most).rev().find(|&word| words[word] != 0).map_or(0, |word| word + 1);
+        Self { words: std::array::from_fn(|word| if word < len { words[word] } else { 0 }), len: len as u8 }
+    }
+
+    pub fn has(&self, bit: u64) -> bool {
+        self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+    }
+}
+
+/// What every packet says about the other direction, and about its sender's operations there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AckBlock {
+    pub highest: u64,
+    pub lowest: u64,
+    /// Charged bytes that its sender has sent for the first time since the beginning.
+    pub used: u64,
+    /// Charged bytes that the receiver of this packet may have sent since the beginning.
+    pub credit: u64,
+    pub watermark: u64,
+    /// How long the packet with the highest number has waited for this acknowledgement.
+    pub delay_ns: u32,
+    pub received: AckBits,
+    pub finished: AckBits,
+}
+
+/// A packet whose header has a possible shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet<'a> {
+    pub connection: u64,
+    pub number: u64,
+    pub ack: AckBlock,
+    /// The CRC32C of the payload, where the carrier does not vouch for it.
+    pub checksum: Option<u32>,
+    messages: u8,
+    heads: &'a [u8],
+    signed: &'a [u8],
+    tag: u64,
+    pub payload: &'a [u8],
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+}
+
+/// The connection that a packet is for, if it is long enough to name one.
+pub fn connection_of(bytes: &[u8]) -> Option<u64> {
+    (bytes.len() >= FIXED_BYTES + ACK_BYTES + TAG_BYTES).then(|| u64_at(bytes, 0))
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a header. Nothing in it may be believed before [`Packet::is_authentic`].
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, DatagramWireError> {
+        if bytes.len() < FIXED_BYTES + ACK_BYTES + TAG_BYTES {
+            return Err(DatagramWireError::Length);
+        }
+        let end = usize::from(u16_at(bytes, 16));
+        let (messages, flags) = (bytes[18], bytes[19]);
+        let [received, finished] = [bytes[68], bytes[69]];
+        if flags & !IS_CHECKED != 0 || u16_at(bytes, 70) != 0 {
+            return Err(DatagramWireError::Reserved);
+        }
+        let words = usize::from(received) + usize::from(finished);
+        let heads = FIXED_BYTES + ACK_BYTES + 8 * words;
+        let is_long = received.max(finished) as usize > ACK_WORDS;
+        if is_long || heads + TAG_BYTES > end || end > bytes.len() {
+            return Err(DatagramWireError::Length);
+        }
+        let word = |index: u8| u64_at(bytes, FIXED_BYTES + ACK_BYTES + 8 * usize::from(index));
+        let bits = |first: u8, len: u8| AckBits {
+            words: std::array::from_fn(|index| if index < usize::from(len) { word(first + index as u8) } else { 0 }),
+            len,
+        };
+        let signed_end = end - TAG_BYTES;
+        Ok(Self {
+            connection: u64_at(bytes, 0),
+            number: u64_at(bytes, 8),
+            ack: AckBlock {
+                highest: u64_at(bytes, 24),
+                lowest: u64_at(bytes, 32),
+                used: u64_at(bytes, 40),
+                credit: u64_at(bytes, 48),
+                watermark: u64_at(bytes, 56),
+                delay_ns: u32_at(bytes, 64),
+                received: bits(0, received),
+                finished: bits(received, finished),
+            },
+            checksum: (flags & IS_CHECKED != 0).then(|| u32_at(bytes, 20)),
+            messages,
+            heads: &bytes[heads..signed_end],
+            signed: &bytes[..signed_end],
+            tag: u64_at(bytes, signed_end),
+            payload: &bytes[end..],
+        })
+    }
+
+    /// Whether its tag is right: it was made by the peer, for this connection.
+    pub fn is_authentic(&self, key: &SipKey) -> bool {
+        key.tag(self.signed) == self.tag
+    }
+
+    /// Whether it has messages, and so wants to be acknowledged.
+    pub fn has_messages(&self) -> bool {
+        self.messages > 0
+    }
+
+    /// Its messages, in their order. After an error nothing follows.
+    pub fn messages(&self) -> PacketMessages<'a> {
+        PacketMessages { heads: self.heads, payload: self.payload, left: self.messages }
+    }
+}
+
+/// Reads the messages of a packet.
+#[derive(Debug, Clone)]
+pub struct PacketMessages<'a> {
+    heads: &'a [u8],
+    payload: &'a [u8],
+    left: u8,
+}
+
+impl<'a> PacketMessages<'a> {
+    fn head(&mut self, bytes: usize) -> Result<&'a [u8], DatagramWireError> {
+        let (head, rest) = self.heads.split_at_checked(bytes).ok_or(DatagramWireError::Length)?;
+        self.heads = rest;
+        Ok(head)
+    }
+
+    fn bytes(&mut self, bytes: u64) -> Result<&'a [u8], DatagramWireError> {
+        let bytes = usize::try_from(bytes).map_err(|_| DatagramWireError::Length)?;
+        let (payload, rest) = self.payload.split_at_checked(bytes).ok_or(DatagramWireError::Length)?;
+        self.payload = rest;
+        Ok(payload)
+    }
+
+    fn request(&mut self, head: &'a [u8]) -> Result<MemoryRequest<'a>, DatagramWireError> {
+        if u32_at(head, 20) != 0 {
+            return Err(DatagramWireError::Reserved);
+        }
+        let key = RegionKey { region: RegionId(u32_at(head, 4)), generation: Generation(u32_at(head, 16)) };
+        let extents = WireExtents::parse(self.head(usize::from(head[3]) * EXTENT_BYTES)?)?;
+        Ok(MemoryRequest { key, revision: u64_at(head, 24), extents })
+    }
+
+    fn one(&mut self) -> Result<PacketMessage<'a>, DatagramWireError> {
+        let kind = *self.heads.first().ok_or(DatagramWireError::Length)?;
+        let bytes = match kind {
+            WRITE | READ => WRITE_BYTES,
+            DATA => DATA_BYTES,
+            NOTIFY => NOTIFY_BYTES,
+            REFUSED => REFUSED_BYTES,
+            GIVEN_UP | CREDIT => SHORT_BYTES,
+            _ => return Err(DatagramWireError::Kind(kind)),
+        };
+        let head = self.head(bytes)?;
+        let operation = u64_at(head, 8);
+        let part = OpPart { operation, index: head[1], count: head[2] };
+        let is_part = part.index < part.count && usize::from(part.count) <= PARTS_MAX;
+        if matches!(kind, WRITE | DATA | NOTIFY) && !is_part {
+            return Err(DatagramWireError::Part { index: part.index, count: part.count });
+        }
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+        let is_clean = match kind {
+            READ => is_zero(&head[1..3]),
+            DATA => head[3] == 0,
+            GIVEN_UP | CREDIT => is_zero(&head[1..8]),
+            REFUSED => is_zero(&head[2..8]),
+            _ => true,
+        };
+        if !is_clean {
+            return Err(DatagramWireError::Reserved);
+        }
+        Ok(match kind {
+            WRITE => {
+                let request = self.request(head)?;
+                PacketMessage::Write { part, request, bytes: self.bytes(request.extents.bytes())? }
+            }
+            READ => PacketMessage::Read { operation, request: self.request(head)? },
+            DATA => PacketMessage::Data { part, bytes: self.bytes(u64::from(u32_at(head, 4)))? },
+            NOTIFY => {
+                let (flags, bytes, of) = (head[3], u16_at(head, 4), u16_at(head, 6));
+                if flags & !(HAS_NOTE | HAS_COUNTER) != 0 {
+                    return Err(DatagramWireError::Reserved);
+                }
+                if usize::from(of) > NOTE_BYTES_MAX || bytes > of || (flags & HAS_NOTE == 0 && of > 0) {
+                    return Err(DatagramWireError::Length);
+                }
+                let counter = CounterRef { index: u32_at(head, 16), generation: u32_at(head, 20) };
+                let id = NoteId(u128::from(u64_at(head, 32)) << 64 | u128::from(u64_at(head, 24)));
+                let notify = NotifyHead {
+                    counter: (flags & HAS_COUNTER != 0).then_some(counter),
+                    note: (flags & HAS_NOTE != 0).then_some((id, of)),
+                    before: std::array::from_fn(|word| u64_at(head, 40 + 8 * word)),
+                };
+                PacketMessage::Notify { part, notify, bytes: self.bytes(u64::from(bytes))? }
+            }
+            GIVEN_UP => PacketMessage::GivenUp { operation },
+            REFUSED => {
+                let known = |code| Cause::from_code(code).ok_or(DatagramWireError::Cause(code));
+                let cause = if head[1] == 0 { None } else { Some(known(head[1])?) };
+                PacketMessage::Refused { operation, cause, revision: u64_at(head, 16) }
+            }
+            _ => PacketMessage::Credit { lines: operation },
+        })
+    }
+}
+
+impl<'a> Iterator for PacketMessages<'a> {
+    type Item = Result<PacketMessage<'a>, DatagramWireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            // What no message claims must not be there.
+            let is_over = self.heads.is_empty() && self.payload.is_empty();
+            (self.heads, self.payload) = (&[], &[]);
+            return (!is_over).then_some(Err(DatagramWireError::Length));
+        }
+        self.left -= 1;
+        let message = self.one();
+        if message.is_err() {
+            (self.heads, self.payload, self.left) = (&[], &[], 0);
+        }
+        Some(message)
+    }
+}
+
+/// Writes one packet into a frame: its header first, then the heads of its messages, then their payload.
+pub struct PacketWriter<'a> {
+    frame: &'a mut [u8],
+    at: usize,
+    messages: u8,
+}
+
+impl<'a> PacketWriter<'a> {
+    /// Begins a packet. The frame has room for all that will be put into it.
+    pub fn new(frame: &'a mut [u8], connection: u64, number: u64, ack: &AckBlock) -> Self {
+        let mut writer = Self { frame, at: 0, messages: 0 };
+        writer.u64(connection);
+        writer.u64(number);
+        writer.u64(0);
+        [ack.highest, ack.lowest, ack.used, ack.credit, ack.watermark].into_iter().for_each(|word| writer.u64(word));
+        writer.u32(ack.delay_ns);
+        writer.put(&[ack.received.len, ack.finished.len, 0, 0]);
+        for bits in [&ack.received, &ack.finished] {
+            bits.words[..usize::from(bits.len)].iter().for_each(|&word| writer.u64(word));
+        }
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.frame[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.put(&number.to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.put(&number.to_le_bytes());
+    }
+
+    fn begin(&mut self, head: [u8; 4], second: u32, operation: u64) {
+        self.messages += 1;
+        self.put(&head);
+        self.u32(second);
+        self.u64(operation);
+    }
+
+    fn request(&mut self, head: [u8; 4], operation: u64, key: RegionKey, revision: u64) {
+        self.begin(head, key.region.0, operation);
+        self.u32(key.generation.0);
+        self.u32(0);
+        self.u64(revision);
+    }
+
+    pub fn write(
+        &mut self,
+        part: OpPart,
+        key: RegionKey,
+        revision: u64,
+        extents: impl ExactSizeIterator<Item = (u64, u32)>,
+    ) {
+        self.request([WRITE, part.index, part.count, extents.len() as u8], part.operation, key, revision);
+        self.extents(extents);
+    }
+
+    pub fn read(
+        &mut self,
+        operation: u64,
+        key: RegionKey,
+        revision: u64,
+        extents: impl ExactSizeIterator<Item = (u64, u32)>,
+    ) {
+        self.request([READ, 0, 0, extents.len() as u8], operation, key, revision);
+        self.extents(extents);
+    }
+
+    fn extents(&mut self, extents: impl Iterator<Item = (u64, u32)>) {
+        for (offset, len) in extents {
+            self.u64(offset);
+            self.u32(len);
+        }
+    }
+
+    pub fn data(&mut self, part: OpPart, bytes: u32) {
+        self.begin([DATA, part.index, part.count, 0], bytes, part.operation);
+    }
+
+    pub fn notify(&mut self, part: OpPart, notify: &NotifyHead, bytes: u16) {
+        let (id, of) = notify.note.unwrap_or((NoteId(0), 0));
+        let has = |is: bool, flag: u8| if is { flag } else { 0 };
+        let flags = has(notify.note.is_some(), HAS_NOTE) | has(notify.counter.is_some(), HAS_COUNTER);
+        let second = u32::from(of) << 16 | u32::from(bytes);
+        self.begin([NOTIFY, part.index, part.count, flags], second, part.operation);
+        let counter = notify.counter.unwrap_or(CounterRef { index: 0, generation: 0 });
+        self.u32(counter.index);
+        self.u32(counter.generation);
+        self.put(&id.0.to_le_bytes());
+        notify.before.into_iter().for_each(|word| self.u64(word));
+    }
+
+    pub fn given_up(&mut self, operation: u64) {
+        self.begin([GIVEN_UP, 0, 0, 0], 0, operation);
+    }
+
+    pub fn refused(&mut self, operation: u64, cause: Option<Cause>, revision: u64) {
+        self.begin([REFUSED, cause.map_or(0, Cause::code), 0, 0], 0, operation);
+        self.u64(revision);
+    }
+
+    pub fn credit(&mut self, lines: u64) {
+        self.begin([CREDIT, 0, 0, 0], 0, lines);
+    }
+
+    /// All heads are put: room for so many bytes of payload behind the tag.
+    pub fn payload(&mut self, bytes: usize) -> &mut [u8] {
+        let start = self.at + TAG_BYTES;
+        &mut self.frame[start..start + bytes]
+    }
+
+    /// Ends a packet with so many bytes of payload. Answers its length.
+    pub fn finish(self, bytes: usize, is_checked: bool, key: &SipKey) -> usize {
+        let Self { frame, at, messages } = self;
+        let end = at + TAG_BYTES;
+        let checksum = if is_checked { crate::crc32c::crc32c(&frame[end..end + bytes]) } else { 0 };
+        frame[16..18].copy_from_slice(&(end as u16).to_le_bytes());
+        frame[18] = messages;
+        frame[19] = if is_checked { IS_CHECKED } else { 0 };
+        frame[20..24].copy_from_slice(&checksum.to_le_bytes());
+        let tag = key.tag(&frame[..at]);
+        frame[at..end].copy_from_slice(&tag.to_le_bytes());
+        end + bytes
+    }
+}
