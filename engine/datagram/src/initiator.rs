@@ -97,6 +97,11 @@ impl Op {
         self.cuts.len()
     }
 
+    /// Packets that carry all of it to the target.
+    fn packets(&self) -> u32 {
+        if self.kind == OpKind::Read { 1 } else { self.parts() as u32 }
+    }
+
     /// Where a part's bytes are: spans and the range within each.
     fn pieces(&self, index: u8) -> impl Iterator<Item = Span> + Clone + '_ {
         let start = self.cuts[usize::from(index)];
@@ -284,7 +289,7 @@ impl Initiator {
         }
         // One that was overtaken by a later one says nothing new.
         for operation in self.watermark..watermark {
-            self.finish(operation);
+            self.finish(operation)?;
             self.ops[slot(operation)].state = OpState::Free;
         }
         self.watermark = self.watermark.max(watermark);
@@ -298,23 +303,29 @@ impl Initiator {
                     return Err(ProtocolViolation);
                 }
                 if operation >= self.watermark {
-                    self.finish(operation);
+                    self.finish(operation)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn finish(&mut self, operation: u64) {
-        let op = &self.ops[slot(operation)];
+    fn finish(&mut self, operation: u64) -> Result<(), ProtocolViolation> {
+        let op = &mut self.ops[slot(operation)];
+        let is_waited_for = matches!(op.state, OpState::Open | OpState::GivenUp);
+        // What has not left whole cannot have arrived.
+        if is_waited_for && op.sent.count_ones() < op.packets() {
+            return Err(ProtocolViolation);
+        }
+        op.unsent = 0;
         let result = match op.kind {
             OpKind::Write => Ok(op.bytes),
             OpKind::Notify => Ok(1),
-            // Its data ended it; if it was given up, the owner has heard that.
+            OpKind::Read if op.state == OpState::Open => return Err(ProtocolViolation), // Its data would have ended it.
             OpKind::Read => Err(Cause::Cancelled),
         };
         self.end(operation, result);
-        self.ops[slot(operation)].unsent = 0;
+        Ok(())
     }
 
     /// The target has refused an operation, or confirms that it was given up.
@@ -322,9 +333,12 @@ impl Initiator {
         if operation >= self.next {
             return Err(ProtocolViolation);
         }
-        if self.open(operation).is_some() {
+        if let Some(op) = self.open_mut(operation) {
+            if op.sent == 0 {
+                return Err(ProtocolViolation);
+            }
+            op.unsent = 0;
             self.end(operation, cause.map_or(Ok(0), Err));
-            self.ops[slot(operation)].unsent = 0;
         }
         Ok(())
     }
@@ -341,7 +355,7 @@ impl Initiator {
             return Err(ProtocolViolation);
         }
         let Some(op) = self.open_mut(part.operation) else { return Ok(PartArrival::Late) };
-        if op.kind != OpKind::Read || usize::from(part.count) != op.parts() {
+        if op.kind != OpKind::Read || usize::from(part.count) != op.parts() || op.sent == 0 {
             return Err(ProtocolViolation);
         }
         if op.state != OpState::Open || op.landed >> part.index & 1 == 1 {

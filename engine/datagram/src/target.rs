@@ -119,6 +119,14 @@ impl Target {
         !self.refusals.is_empty() || !self.answers.is_empty()
     }
 
+    #[cfg(test)]
+    pub(crate) fn state_of(&self, operation: u64) -> String {
+        match operation < self.watermark {
+            true => "Passed".to_owned(),
+            false => format!("{:?}", self.ops[slot(operation)].state),
+        }
+    }
+
     /// Which of those from the watermark on have finished.
     pub fn finished(&self, words: usize) -> AckBits {
         let first = slot(self.watermark);
@@ -442,7 +450,7 @@ impl Target {
             }
             PacketItem::Data(part) if part.operation >= self.watermark => {
                 let op = &mut self.ops[slot(part.operation)];
-                if op.state == PeerOpState::Open {
+                if op.state == PeerOpState::Open && op.kind == Some(PeerOpKind::Read) {
                     op.had |= 1 << part.index;
                     if Self::has_all(op) {
                         side.close_read(part.operation);

@@ -3,4 +3,5 @@
 
 mod faults;
 mod network;
+mod transitions;
 mod wire;
