@@ -31,7 +31,7 @@ use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
 use crate::transfer::{Completed, Transfer};
 use crate::transports::{self, Opened, TransportReport};
-use crate::worker::Worker;
+use crate::worker::{DRIVERS_MAX, Worker};
 
 /// One engine in one process.
 ///
@@ -576,7 +576,15 @@ const DRIVER: &str = "a transport's way to the kernel";
 
 /// What each worker does for all its lanes of a transport at once.
 fn drivers(transports: &[Arc<dyn Transport>], workers: usize) -> std::io::Result<Vec<Vec<Box<dyn Driver>>>> {
-    let of = |worker| transports.iter().filter_map(move |transport| transport.driver(worker).transpose()).collect();
+    let of = |worker| {
+        let drivers = transports.iter().filter_map(move |transport| transport.driver(worker).transpose());
+        let drivers: Vec<Box<dyn Driver>> = drivers.collect::<std::io::Result<_>>()?;
+        if drivers.len() > DRIVERS_MAX {
+            let many = format!("{} transports have one, and a worker waits for {DRIVERS_MAX} at most", drivers.len());
+            return Err(std::io::Error::other(many));
+        }
+        Ok(drivers)
+    };
     (0..workers).map(of).collect()
 }
 

@@ -7,12 +7,20 @@ use std::time::Duration;
 
 use penstock::config::{ProcessVmChoice, Progress, TcpIo, TransportName};
 use penstock::{
-    Engine, HostMemory, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit, SystemEnv,
+    Cause, Engine, HostMemory, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit,
+    SystemEnv,
 };
+use penstock_core::plan::RegionKey;
+use penstock_core::{Generation, RegionId, Span, Timestamp};
+use penstock_datagram::connection::ConnectionSettings;
+use penstock_datagram::initiator::{MoveRequest, OpKind, ProtocolViolation};
+use penstock_datagram::wire::{MemoryRequest, NotifyHead};
+use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, Piece};
 use penstock_faults::bystanders::{RECEIVER_BYTES, RECEIVER_POOL};
 use penstock_faults::child::{Child, to_word};
 use penstock_faults::folder::Folder;
 use penstock_faults::pair::{PATIENCE, config, connect, submit, turn_until};
+use penstock_transport::{CounterRef, Note};
 
 const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
 /// Until every slot, queue and buffer has been used.
@@ -307,6 +315,129 @@ fn to_another_process(mode: Mode, verdict: &mut Verdict) {
     child.finish();
 }
 
+/// Memory that takes and gives everything.
+struct Plain(Vec<u8>);
+
+impl Plain {
+    fn copy(&mut self, pieces: impl Iterator<Item = (u64, u64)>, bytes: &[u8]) {
+        let mut at = 0;
+        for (offset, len) in pieces {
+            let (offset, len) = (offset as usize, len as usize);
+            self.0[offset..offset + len].copy_from_slice(&bytes[at..at + len]);
+            at += len;
+        }
+    }
+
+    fn give(&self, pieces: &[Piece], into: &mut [u8]) {
+        let mut at = 0;
+        for piece in pieces {
+            let (offset, len) = (piece.offset as usize, piece.len as usize);
+            into[at..at + len].copy_from_slice(&self.0[offset..offset + len]);
+            at += len;
+        }
+    }
+}
+
+impl LocalSide for Plain {
+    fn gather(&mut self, _: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+        self.give(pieces, into);
+        Ok(())
+    }
+
+    fn land(&mut self, _: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause> {
+        self.copy(pieces.iter().map(|piece| (piece.offset, u64::from(piece.len))), bytes);
+        Ok(())
+    }
+
+    fn place(&mut self, request: &MemoryRequest<'_>, bytes: &[u8]) -> Result<Result<(), Cause>, ProtocolViolation> {
+        self.copy(request.extents.iter(), bytes);
+        Ok(Ok(()))
+    }
+
+    fn open_read(&mut self, _: u64, _: &MemoryRequest<'_>) -> Result<Result<(), Cause>, ProtocolViolation> {
+        Ok(Ok(()))
+    }
+
+    fn answer(&mut self, _: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+        self.give(pieces, into);
+        Ok(())
+    }
+
+    fn close_read(&mut self, _: u64) {}
+
+    fn notify(&mut self, _: Option<CounterRef>, _: Option<Note<'_>>) -> Result<bool, ProtocolViolation> {
+        Ok(true)
+    }
+
+    fn on_note_credit(&mut self, _: u64) -> Result<(), ProtocolViolation> {
+        Ok(())
+    }
+
+    fn on_revision(&mut self, _: u64) {}
+
+    fn revision(&self) -> u64 {
+        0
+    }
+}
+
+/// Writes, reads and notifications of the protocol over packets, of which every tenth is lost.
+fn over_packets(verdict: &mut Verdict) {
+    const FRAME: usize = 1472;
+    let settings = |index: u64| ConnectionSettings {
+        frame_bytes: FRAME,
+        checksums: true,
+        patience: PATIENCE,
+        local_connection: index,
+        remote_connection: 1 - index,
+    };
+    let mut now = Timestamp::default() + Duration::from_secs(1);
+    let mut ends = [0, 1].map(|index: u64| {
+        let halves = [[1; 32], [2; 32]];
+        let keys = ConnectionKeys::derive(&halves[index as usize], &halves[1 - index as usize], index, 1 - index);
+        (DatagramConnection::new(settings(index), keys, now), Plain(vec![1; 1 << 20]))
+    });
+    let spans: Vec<Span> = (0..64).map(|span| Span { local: span * 2048, remote: span * 4096, len: 1024 }).collect();
+    let key = RegionKey { region: RegionId(1), generation: Generation(1) };
+    let (mut frame, mut posted, mut ended, mut packets) = (vec![0; FRAME], 0_u64, 0_u64, 0_u64);
+    let mut turns = |count: u64| {
+        while ended < count {
+            while posted < count && ends[0].0.has_room() {
+                posted += 1;
+                let what = MoveRequest { completion_id: posted, transfer: posted, key, revision: 0, spans: &spans };
+                let head = NotifyHead { note: Some((NoteId(1), 100)), ..NotifyHead::default() };
+                match posted % 3 {
+                    0 => ends[0].0.post(OpKind::Read, &what),
+                    1 => ends[0].0.post(OpKind::Write, &what),
+                    _ => ends[0].0.notify(posted, posted - 1, head, &[7; 100]),
+                };
+            }
+            now = now + Duration::from_micros(30);
+            for from in 0..2 {
+                let [one, two] = &mut ends;
+                let (sender, receiver) = if from == 0 { (one, two) } else { (two, one) };
+                sender.0.set_share(1 << 20);
+                sender.0.expire(now).expect("the peer answers");
+                while let Some(bytes) = sender.0.transmit(now, &mut frame, &mut sender.1) {
+                    packets += 1;
+                    if packets % 10 != 0 {
+                        receiver.0.receive(&frame[..bytes], now, &mut receiver.1).expect("it keeps to the protocol");
+                    }
+                }
+                receiver.0.end_burst();
+            }
+            ended += std::iter::from_fn(|| ends[0].0.pop_ended()).count() as u64;
+        }
+    };
+    turns(2000);
+    COUNTED.store(0, Ordering::Relaxed);
+    counting(true, || turns(4000));
+    verdict.cases += 1;
+    if COUNTED.load(Ordering::Relaxed) > 0 {
+        let (count, bytes) = (COUNTED.load(Ordering::Relaxed), LAST_BYTES.load(Ordering::Relaxed));
+        verdict.failures.push(format!("the protocol over packets: {count}, the last of {bytes} bytes"));
+    }
+}
+
 /// The count sees every thread, and only while it is on.
 fn check_the_count() {
     let allocate = || drop(std::hint::black_box(vec![0_u8; 100]));
@@ -323,6 +454,7 @@ fn check_the_count() {
 fn a_submitted_plan_allocates_nothing() {
     check_the_count();
     let mut verdict = Verdict { cases: 0, failures: Vec::new() };
+    over_packets(&mut verdict);
     let over_streams = [TcpIo::IoUring, TcpIo::Epoll].map(Way::Tcp);
     for way in [Way::Local, Way::Mapped, Way::ProcessVm, Way::Bounce].into_iter().chain(over_streams) {
         for mode in [(Progress::Inline, 1), (Progress::Adaptive, 1), (Progress::Adaptive, 2)] {

@@ -92,12 +92,19 @@ impl<E: Env> Worker<E> {
     }
 }
 
+/// Drivers that one worker can wait for. An engine with more does not start.
+pub(crate) const DRIVERS_MAX: usize = 8;
+
 /// Sleeps until the bell is rung, a driver has something or the time is over, and silences the bell.
 fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], timeout: Duration) {
-    let watched = std::iter::once(bell.as_fd()).chain(drivers.iter().map(|driver| driver.fd()));
-    let watched: Vec<BorrowedFd<'_>> = watched.collect();
-    let mut fds: Vec<PollFd<'_>> = watched.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-    let woken = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()).is_ok();
+    let timeout = Timespec::try_from(timeout).ok();
+    // Places behind the last driver are not looked at. An array, because a sleep allocates nothing.
+    let fds: [BorrowedFd<'_>; 1 + DRIVERS_MAX] = std::array::from_fn(|index| match index.checked_sub(1) {
+        Some(index) => drivers.get(index).map_or(bell.as_fd(), |driver| driver.fd()),
+        None => bell.as_fd(),
+    });
+    let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+    let woken = poll(&mut fds[..=drivers.len()], timeout.as_ref()).is_ok();
     if woken && fds[0].revents().contains(PollFlags::IN) {
         // The bell does not block: at worst another sleeper was faster.
         let _ = rustix::io::read(bell, &mut [0u8; 8]);

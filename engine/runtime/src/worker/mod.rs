@@ -42,6 +42,7 @@ pub use self::command::Priority;
 use self::command::{Active, CancelLevel};
 pub(crate) use self::command::{Command, NotifySpec, PlanPosition};
 use self::flush::PendingFlush;
+pub(crate) use self::idle::DRIVERS_MAX;
 use self::idle::Idler;
 use self::in_flight::InFlightOps;
 pub(crate) use self::in_flight::SyncTracker;

@@ -196,6 +196,14 @@ fn the_last_of_many_drivers_wakes_a_sleeping_worker() {
 }
 
 #[test]
+fn an_engine_with_more_drivers_than_a_worker_waits_for_does_not_start() {
+    let folder = Folder::new("too-many");
+    let own = NAMES.iter().chain(&NAMES).map(|name| Alone::new(name)).collect();
+    let error = started(config(&folder, "a", Progress::Adaptive), own).unwrap_err();
+    assert!(error.to_string().contains("13 transports"), "{error}");
+}
+
+#[test]
 fn a_worker_sleeps_no_longer_than_its_driver_lets_it() {
     const EVERY: Duration = Duration::from_millis(50);
     let folder = Folder::new("until");

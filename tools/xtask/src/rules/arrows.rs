@@ -73,6 +73,7 @@ const ALL: &[&str] = &[
     "penstock-memory",
     "penstock-ring",
     "penstock-transport",
+    "penstock-datagram",
     "penstock-session",
     "penstock-flows",
     "penstock-local",
