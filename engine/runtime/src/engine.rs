@@ -610,9 +610,9 @@ fn spawn<E: Env>(
     workers: Vec<Worker<E>>,
 ) -> Result<Arc<EngineInner<E>>, StartError> {
     let (env, mut threads) = (&shared.env, Vec::with_capacity(1 + workers.len()));
-    let mut start = |name: &str, core, body| match env.spawn(name, core, body) {
-        Ok(thread) => Ok(threads.push(thread)),
-        Err(source) => Err(StartError::System { what: "a thread", source }),
+    let mut start = |name: &str, core, body| {
+        threads.push(env.spawn(name, core, body).map_err(|source| StartError::System { what: "a thread", source })?);
+        Ok(())
     };
     let mut started = start("penstock-control", None, Box::new(move || control.run()));
     let (begun, begins) = std::sync::mpsc::channel();
