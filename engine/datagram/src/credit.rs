@@ -96,7 +96,8 @@ impl ReceiveCredit {
 
     /// The total to be granted, if the peer may have so much on its way to this side. A grant is never taken back.
     pub fn grant(&mut self, share: u64) -> u64 {
-        self.granted = self.granted.max(self.used + share);
+        // What the peer says is the peer's: a nonsense total gets a nonsense grant, and nobody else is concerned.
+        self.granted = self.granted.max(self.used.saturating_add(share));
         self.granted
     }
 

@@ -23,6 +23,11 @@ impl ConnectionKeys {
             receive: direction(remote, local, local_connection),
         }
     }
+
+    /// The tag of a packet to the peer whose header, without it, are these bytes.
+    pub fn transmit_tag(&self, signed: &[u8]) -> u64 {
+        self.transmit.tag(signed)
+    }
 }
 
 /// The key for packets from the side with the first half to the connection of the other.

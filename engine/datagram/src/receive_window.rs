@@ -43,9 +43,9 @@ impl ReceiveWindow {
     /// Remembers a number that [`ReceiveWindow::is_new`].
     pub fn insert(&mut self, number: u64) {
         // What enters the window is forgotten of its last use.
-        if number - self.highest.min(number) >= REPLAY_WINDOW {
+        if number.saturating_sub(self.highest) >= REPLAY_WINDOW {
             self.bits = [0; WORDS as usize];
-        } else {
+        } else if number > self.highest {
             for passed in self.highest + 1..=number {
                 let (word, bit) = Self::bit(passed);
                 self.bits[word] &= !bit;
@@ -107,5 +107,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_last_number_of_all_is_a_number() {
+        let mut window = ReceiveWindow::default();
+        for number in [1, u64::MAX, u64::MAX - 5] {
+            assert!(window.is_new(number));
+            window.insert(number);
+            assert!(!window.is_new(number));
+        }
+        assert_eq!((window.highest(), window.received(0, 1).words[0]), (u64::MAX, 1 << 4));
+        assert!(!window.is_new(1));
     }
 }

@@ -19,6 +19,7 @@ use penstock_transport::record::{self, RecordKind};
 use crate::targets::ring::op;
 
 mod hosts;
+mod packets;
 mod relay;
 mod streams;
 mod transfers;
@@ -78,7 +79,15 @@ pub fn made() -> Vec<Entry> {
     let schemas = relay::schemas().into_iter().map(entry("schema"));
     let metadata = relay::metadata().into_iter().map(entry("metadata"));
     let inside = frames.chain(cards).chain(records).chain(rings).chain(owner_state);
-    inside.chain(between_hosts).chain(of_streams).chain(landings).chain(schemas).chain(metadata).collect()
+    let packets = packets::packets().into_iter().map(entry("datagram"));
+    inside
+        .chain(packets)
+        .chain(between_hosts)
+        .chain(of_streams)
+        .chain(landings)
+        .chain(schemas)
+        .chain(metadata)
+        .collect()
 }
 
 fn hello() -> Hello {

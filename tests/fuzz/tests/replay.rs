@@ -179,6 +179,11 @@ fn metadata() {
 }
 
 #[test]
+fn datagram() {
+    replay("datagram", 60_000);
+}
+
+#[test]
 fn the_corpus_is_what_this_release_makes() {
     for entry in corpus::made() {
         let found = std::fs::read(entry.path()).unwrap_or_default();
@@ -195,7 +200,7 @@ fn every_target_has_a_corpus_and_a_replay() {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
     let inside = ["frame", "card", "record", "ring", "owner_state"];
     let between_hosts = ["opening", "channel", "secret", "directory"];
-    let of_transports = ["offer", "path", "question", "wire", "rail", "stream"];
+    let of_transports = ["offer", "datagram", "path", "question", "wire", "rail", "stream"];
     assert_eq!(names, [inside.as_slice(), &between_hosts, &of_transports, &["landing", "schema", "metadata"]].concat());
 }
 

@@ -20,9 +20,11 @@
 //! - [`rail`]: what two ends of a rail between cards say to each other
 //! - [`wire`]: the control blocks of streams between hosts
 //! - [`stream`]: a lane over a stream whose other end says anything
+//! - [`datagram`]: a connection over packets whose other end says anything
 
 pub mod card;
 pub mod channel;
+pub mod datagram;
 pub mod directory;
 pub mod frame;
 pub mod landing;
@@ -76,6 +78,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "secret", run: secret::run, parse: Some(secret::parse), bytes_per_byte: 0, bytes: FEW },
     Target { name: "directory", run: directory::run, parse: Some(directory::parse), bytes_per_byte: 40, bytes: FEW },
     Target { name: "offer", run: offer::run, parse: Some(offer::parse), bytes_per_byte: 4, bytes: FEW },
+    Target { name: "datagram", run: datagram::run, parse: Some(datagram::parse), bytes_per_byte: 0, bytes: BENCH },
     Target { name: "path", run: path::run, parse: None, bytes_per_byte: 0, bytes: FEW },
     Target { name: "question", run: question::run, parse: Some(question::parse), bytes_per_byte: 0, bytes: FEW },
     Target { name: "wire", run: wire::run, parse: Some(wire::parse), bytes_per_byte: 0, bytes: FEW },
