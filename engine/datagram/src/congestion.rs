@@ -1,9 +1,10 @@
 //! How much may be under way: a window that delay shrinks, as Swift's does, and below one packet a pace.
 //!
-//! The round trip holds the queues of both hosts and of the network. Below the target delay the window grows, by one frame a round
-//! trip once it has met congestion and doubling before; above, it shrinks in proportion to the excess, at most once a round trip.
-//! Loss shrinks it where delay says the same, where it is heavy, or where nothing is heard any more: a packet that rotted on the
-//! way says nothing about queues.
+//! The round trip holds the queues of both hosts and of the network. While it is below the target delay the window grows, by one frame
+//! a round trip once it has met congestion and doubling before. If no packet of a round trip came back within the target the window
+//! shrinks in proportion to the excess of the quickest: a queue delays all of them, a path that jitters does not. Loss shrinks it where
+//! delay says the same, where more than half is lost, or where nothing is heard any more: a packet that rotted on the way says nothing
+//! about queues.
 
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ const WINDOW_MAX: u64 = 4 << 20;
 const SMALLEST_PART: u64 = 32;
 /// Delay that hosts add by themselves, scheduling and batching: not taken for congestion.
 const HOST_DELAY: Duration = Duration::from_micros(200);
+/// Measured packets without which a round trip tells nothing of a queue: of fewer all may have been late by chance.
+const ROUND_SAMPLES: u32 = 4;
 /// A round trip that is the smallest for so long is remembered; then paths may have changed.
 const BASE_MEMORY: Duration = Duration::from_secs(10);
 /// The least time until what was sent counts as lost although nothing is heard.
@@ -37,10 +40,12 @@ pub struct Congestion {
     /// The smallest round trip of the current period, and of the one before.
     base: [Duration; 2],
     base_since: Timestamp,
-    /// The window shrinks again only then.
+    /// The window shrinks for loss again only then.
     shrinks_after: Timestamp,
-    /// Bytes acknowledged and lost in this round trip.
+    /// Bytes acknowledged and lost in this round trip, and the quickest packet of it.
     round: (u64, u64),
+    quickest: Duration,
+    samples: u32,
     round_ends: Timestamp,
 }
 
@@ -58,6 +63,8 @@ impl Congestion {
             base_since: Timestamp::default(),
             shrinks_after: Timestamp::default(),
             round: (0, 0),
+            quickest: Duration::MAX,
+            samples: 0,
             round_ends: Timestamp::default(),
         }
     }
@@ -102,16 +109,11 @@ impl Congestion {
         self.measure(round_trip, now);
         self.turn_round(now);
         self.round.0 += bytes;
-        let target = self.target();
-        if round_trip < target {
+        self.quickest = self.quickest.min(round_trip);
+        self.samples += 1;
+        if round_trip < self.target() {
             let more = if self.grows_fast { bytes } else { self.frame * bytes / self.window.max(1) };
             self.window = (self.window + more.min(bytes.max(1))).min(WINDOW_MAX);
-        } else if now >= self.shrinks_after {
-            let excess = (round_trip - target).as_nanos() as u64;
-            let whole = round_trip.as_nanos().max(1) as u64;
-            // Four fifths of the excess, and never below half.
-            let cut = (self.window / 5 * 4).saturating_mul(excess / 1024) / (whole / 1024).max(1);
-            self.shrink(self.window.saturating_sub(cut.min(self.window / 2)), now);
         }
     }
 
@@ -119,8 +121,8 @@ impl Congestion {
     pub fn on_loss(&mut self, bytes: u64, now: Timestamp) {
         self.turn_round(now);
         self.round.1 += bytes;
-        let is_heavy = self.round.1 > 4 * self.frame && self.round.1 > (self.round.0 + self.round.1) / 4;
-        let is_queued = !self.smoothed.is_zero() && self.smoothed >= self.target();
+        let is_heavy = self.round.1 > 4 * self.frame && self.round.1 > self.round.0;
+        let is_queued = self.quickest != Duration::MAX && self.quickest >= self.target();
         if (is_heavy || is_queued) && now >= self.shrinks_after {
             self.shrink(self.window / 2, now);
         }
@@ -138,9 +140,19 @@ impl Congestion {
     }
 
     fn turn_round(&mut self, now: Timestamp) {
-        if now >= self.round_ends {
-            (self.round, self.round_ends) = ((0, 0), now + self.smoothed.max(TIMEOUT_MIN));
+        if now < self.round_ends || (1..ROUND_SAMPLES).contains(&self.samples) {
+            return;
         }
+        let (quickest, target) = (self.quickest, self.target());
+        if quickest != Duration::MAX && quickest > target {
+            let excess = (quickest - target).as_nanos() as u64;
+            let whole = quickest.as_nanos().max(1) as u64;
+            // Four fifths of the excess, and never below half.
+            let cut = (self.window / 5 * 4).saturating_mul(excess / 1024) / (whole / 1024).max(1);
+            self.shrink(self.window.saturating_sub(cut.min(self.window / 2)), now);
+        }
+        (self.round, self.quickest, self.samples) = ((0, 0), Duration::MAX, 0);
+        self.round_ends = now + self.smoothed.max(TIMEOUT_MIN);
     }
 
     fn measure(&mut self, round_trip: Duration, now: Timestamp) {
@@ -186,24 +198,27 @@ mod tests {
         let first = congestion.window();
         rounds(&mut congestion, 0, 2, 100 * US);
         assert_eq!(congestion.window(), 4 * first);
-        congestion.on_ack(2000 * US, FRAME, at(100_000));
+        (0..=ROUND_SAMPLES).for_each(|packet| congestion.on_ack(2000 * US, FRAME, at(100_000 + 20_000 * packet)));
         let shrunk = congestion.window();
         assert!(shrunk < 4 * first && shrunk >= 2 * first, "{shrunk}");
         rounds(&mut congestion, 200_000, 1, 100 * US);
-        let grown = congestion.window() - shrunk;
+        let after_a_round = congestion.window();
+        rounds(&mut congestion, 250_000, 1, 100 * US);
+        let grown = congestion.window() - after_a_round;
         assert!((FRAME / 2..=FRAME + FRAME / 8).contains(&grown), "{grown}");
     }
 
     #[test]
     fn it_shrinks_once_a_round_trip_and_never_to_nothing() {
         let mut congestion = Congestion::new(FRAME as usize);
-        congestion.on_ack(100 * US, FRAME, at(0));
-        congestion.on_ack(5000 * US, FRAME, at(10_000));
-        let once = congestion.window();
-        congestion.on_ack(5000 * US, FRAME, at(10_100));
-        assert_eq!(congestion.window(), once);
-        for round in 0..20 {
+        (0..ROUND_SAMPLES).for_each(|packet| congestion.on_ack(100 * US, FRAME, at(packet)));
+        for round in 0..25 {
             congestion.on_ack(50_000 * US, FRAME, at(1_000_000 + round * 100_000));
+            let once = congestion.window();
+            for packet in 1..ROUND_SAMPLES {
+                congestion.on_ack(50_000 * US, FRAME, at(1_000_000 + packet + round * 100_000));
+                assert_eq!(congestion.window(), once);
+            }
         }
         assert!(congestion.window() < FRAME && congestion.window() >= FRAME / SMALLEST_PART);
         let pace = congestion.pace(at(0), FRAME);
@@ -212,6 +227,22 @@ mod tests {
             congestion.on_ack(100 * US, FRAME, at(40_000_000 + round * 10_000));
         }
         assert!(congestion.window() > FRAME, "it comes back");
+    }
+
+    #[test]
+    fn a_path_that_jitters_is_not_congested_and_one_that_queues_is() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        rounds(&mut congestion, 0, 3, 100 * US);
+        let before = congestion.window();
+        for packet in 0..1000 {
+            let late = if packet % 4 == 0 { 100 } else { 5000 };
+            congestion.on_ack(late * US, FRAME, at(20_000 + packet * 500));
+        }
+        assert!(congestion.window() >= before);
+        for packet in 0..100 {
+            congestion.on_ack(5000 * US, FRAME, at(600_000 + packet * 500));
+        }
+        assert!(congestion.window() < before / 2);
     }
 
     #[test]
@@ -224,7 +255,7 @@ mod tests {
             congestion.on_loss(FRAME, at(1_000_000 + round * 5000));
         }
         let before = (congestion.window() >= before).then_some(congestion.window()).expect("it did not shrink");
-        congestion.on_loss(100 * FRAME, at(2_000_000));
+        congestion.on_loss(1000 * FRAME, at(2_000_000));
         assert_eq!(congestion.window(), before / 2);
         congestion.on_timeout(at(3_000_000));
         assert!(congestion.window() <= FRAME);

@@ -1,7 +1,7 @@
 //! One worker's connection to one of the peer's: packets and moments in, packets and a deadline out.
 //!
-//! The caller owns the socket and the memory. For each burst that it has received it calls [`DatagramConnection::receive`] with every packet
-//! and then [`DatagramConnection::end_burst`]; it calls [`DatagramConnection::transmit`] until there is nothing more to send, and
+//! The caller owns the socket and the memory. For each burst that it has received, of at most [`RECEIVE_BURST_MAX`] packets, it calls
+//! [`DatagramConnection::receive`] with every packet and then [`DatagramConnection::end_burst`]; it calls [`DatagramConnection::transmit`] until there is nothing more to send, and
 //! [`DatagramConnection::expire`] at [`DatagramConnection::deadline`] at the latest.
 
 use std::time::Duration;
@@ -26,6 +26,10 @@ use crate::wire::{
 /// An acknowledgement waits for so long that it may go with data, or for two bursts.
 const ACK_DELAY: Duration = Duration::from_micros(25);
 const BURSTS_UNACKED: u32 = 2;
+/// Or for so many packets: an acknowledgement names 256.
+const PACKETS_UNACKED: u32 = 64;
+/// The most packets that are received before [`DatagramConnection::transmit`] is called again.
+pub const RECEIVE_BURST_MAX: usize = 128;
 /// Numbers between the oldest packet under way and the next one: half of what the receiver remembers.
 const NUMBERS_MAX: u64 = crate::receive_window::REPLAY_WINDOW / 2;
 /// Who is turned so much later than it asked for stood still: it does not hold that against the peer.
@@ -156,6 +160,7 @@ pub struct DatagramConnection {
     /// Since when something waits to be acknowledged, and for how many bursts.
     ack_since: Option<Timestamp>,
     bursts: u32,
+    unacked: u32,
     /// Lines of notes taken, and the number to be sent, if the peer has to hear of it.
     note_lines: u64,
     note_credit: Option<u64>,
@@ -205,6 +210,7 @@ impl DatagramConnection {
             highest_at: now,
             ack_since: None,
             bursts: 0,
+            unacked: 0,
             note_lines: 0,
             note_credit: None,
             timeouts: 0,
@@ -231,9 +237,10 @@ impl DatagramConnection {
     }
 
     /// Posts a notification, if [`DatagramConnection::has_room`] and no READ of its transfer is open. The peer delivers it once all
-    /// operations of the transfer that were posted before it have ended, and not at all if one of them fails.
-    pub fn notify(&mut self, completion_id: u64, transfer: u64, head: NotifyHead, payload: &[u8]) -> u64 {
-        self.initiator.notify(completion_id, transfer, head, payload)
+    /// operations of the transfer that were posted before it have ended, and not at all if one of them fails, or has failed and
+    /// was not taken by [`DatagramConnection::pop_ended`].
+    pub fn notify(&mut self, completion_id: u64, transfer: u64, head: NotifyHead, payload: &[u8]) {
+        self.initiator.notify(completion_id, transfer, head, payload);
     }
 
     /// Whether a READ of this transfer is open.
@@ -276,9 +283,25 @@ impl DatagramConnection {
         (self.congestion.round_trip(), self.congestion.window())
     }
 
+    #[cfg(test)]
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.settings.patience = patience;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn packets_remembered(&self) -> u64 {
+        self.packets.span()
+    }
+
     /// Whether nothing is to be sent, repeated or waited for.
     pub fn is_idle(&self) -> bool {
-        self.initiator.is_idle() && self.packets.bytes() == 0 && self.ack_since.is_none()
+        self.owes_nothing() && self.ack_since.is_none()
+    }
+
+    /// Whether nothing but an acknowledgement is to be sent or waited for.
+    fn owes_nothing(&self) -> bool {
+        let is_said = !self.target.has_unsent() && self.note_credit.is_none();
+        is_said && self.packets.bytes() == 0 && self.initiator.is_idle()
     }
 
     /// Takes one packet: its bytes are placed, its operations advance.
@@ -321,6 +344,7 @@ impl DatagramConnection {
         }
         if packet.has_messages() {
             self.ack_since.get_or_insert(now);
+            self.unacked += 1;
         }
         Ok(PacketFate::Taken)
     }
@@ -337,7 +361,7 @@ impl DatagramConnection {
             self.ack_since.get_or_insert(now); // The peer is to hear of it, and nothing else may be due.
         }
         self.initiator.on_finished(ack.watermark, &ack.finished)?;
-        self.send_credit.on_grant(ack.credit);
+        self.send_credit.on_grant(ack.credit, ack.highest);
         self.receive_credit.on_used(ack.used, now);
         self.statistics.spurious += acked.spurious;
         if acked.bytes > 0 {
@@ -354,11 +378,8 @@ impl DatagramConnection {
     }
 
     fn detect_loss(&mut self, now: Timestamp) {
-        let Self { packets, initiator, target, note_credit, statistics, .. } = self;
-        let lost = packets.detect(now, |item| {
-            statistics.repeated += 1;
-            on_lost(item, initiator, target, note_credit);
-        });
+        let Self { packets, initiator, target, note_credit, .. } = self;
+        let lost = packets.detect(now, |item| on_lost(item, initiator, target, note_credit));
         if lost > 0 {
             self.congestion.on_loss(lost, now);
         }
@@ -394,7 +415,8 @@ impl DatagramConnection {
     }
 
     fn ack_is_due(&self, now: Timestamp) -> bool {
-        self.ack_since.is_some_and(|since| self.bursts >= BURSTS_UNACKED || now.since(since) >= ACK_DELAY)
+        let is_much = self.bursts >= BURSTS_UNACKED || self.unacked >= PACKETS_UNACKED;
+        self.ack_since.is_some_and(|since| is_much || now.since(since) >= ACK_DELAY)
     }
 
     /// Puts the next packet into `frame`, which has room for one. None: nothing is to be sent now.
@@ -450,8 +472,14 @@ impl DatagramConnection {
             }
             match item {
                 PacketItem::Credit(_) => self.note_credit = None,
-                PacketItem::Refused(_) | PacketItem::Data(_) => selection.is_first |= self.target.on_sent(item),
-                _ => selection.is_first |= self.initiator.on_sent(item),
+                PacketItem::Refused(_) => _ = self.target.on_sent(item),
+                PacketItem::GivenUp(_) => _ = self.initiator.on_sent(item),
+                _ => {
+                    let is_answer = matches!(item, PacketItem::Data(_));
+                    let is_first = if is_answer { self.target.on_sent(item) } else { self.initiator.on_sent(item) };
+                    selection.is_first |= is_first;
+                    self.statistics.repeated += u64::from(!is_first);
+                }
             }
             self.answers_turn = !matches!(item, PacketItem::Data(_));
         }
@@ -523,7 +551,7 @@ impl DatagramConnection {
     ) -> Result<(), (PacketItem, Cause)> {
         let words = selection.words();
         if selection.is_first {
-            self.send_credit.take(charge(self.settings.frame_bytes), now);
+            self.send_credit.take(charge(self.settings.frame_bytes), self.packets.next_number(), now);
         }
         let ack = self.ack(now, words);
         let number = self.packets.next_number();
@@ -597,7 +625,7 @@ impl DatagramConnection {
         let words = selection.words();
         let covered = self.window.highest().saturating_sub(self.peer_lowest) <= 64 * words as u64;
         if words == ACK_WORDS || (covered && self.target.finished(ACK_WORDS) == self.target.finished(words)) {
-            (self.ack_since, self.bursts) = (None, 0);
+            (self.ack_since, self.bursts, self.unacked) = (None, 0, 0);
         }
         if !selection.items().is_empty() {
             self.last_sent = (now, bytes as u64);
@@ -608,6 +636,10 @@ impl DatagramConnection {
         }
     }
 
+    fn has_unsent(&self) -> bool {
+        self.initiator.has_unsent() || self.target.has_unsent() || self.note_credit.is_some()
+    }
+
     fn timeout_at(&self) -> Option<Timestamp> {
         let is_waiting = self.packets.bytes() > 0 || (!self.initiator.is_idle() && !self.initiator.has_unsent());
         is_waiting.then(|| self.progress_at + self.congestion.timeout(self.timeouts))
@@ -615,9 +647,10 @@ impl DatagramConnection {
 
     /// When [`DatagramConnection::expire`] and [`DatagramConnection::transmit`] are to be called at the latest.
     pub fn deadline(&self) -> Timestamp {
-        let ack = self.ack_since.map(|since| if self.bursts >= BURSTS_UNACKED { since } else { since + ACK_DELAY });
+        let is_much = self.bursts >= BURSTS_UNACKED || self.unacked >= PACKETS_UNACKED;
+        let ack = self.ack_since.map(|since| if is_much { since } else { since + ACK_DELAY });
         let silent = self.silent_since.map(|since| since + self.settings.patience);
-        let blocked = self.blocked_until.filter(|_| self.initiator.has_unsent() || self.target.has_unsent());
+        let blocked = self.blocked_until.filter(|_| self.has_unsent());
         let moments = [ack, silent, blocked, self.packets.loss_at(), self.timeout_at()];
         moments.into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
@@ -637,13 +670,13 @@ impl DatagramConnection {
                 // All is done here, and the target's word that it is there as well is lost: something has to ask for it.
                 note_credit.get_or_insert(self.note_lines);
             }
-            packets.give_up_all(|item| {
-                statistics.repeated += 1;
-                on_lost(item, initiator, target, note_credit);
-            });
+            packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
             statistics.timeouts += 1;
             self.congestion.on_timeout(now);
             (self.timeouts, self.progress_at) = (self.timeouts + 1, now);
+        }
+        if self.owes_nothing() {
+            self.silent_since = None;
         }
         self.turn_by = self.deadline();
         Ok(())

@@ -31,6 +31,8 @@ pub struct SendCredit {
     /// What may be used without a grant, beyond what was used when it lapsed.
     allowance: u64,
     lapsed_at: u64,
+    /// Grants count from the acknowledgement of this packet on: older ones are void.
+    valid_from: u64,
     last_used: Timestamp,
 }
 
@@ -58,18 +60,20 @@ impl SendCredit {
         self.last_used + GRANT_LAPSES
     }
 
-    /// It is used.
-    pub fn take(&mut self, cost: u64, now: Timestamp) {
+    /// It is used, for the packet of this number.
+    pub fn take(&mut self, cost: u64, number: u64, now: Timestamp) {
         if self.is_void(now) {
-            (self.lapsed_at, self.granted) = (self.used, self.granted.min(self.used));
+            (self.lapsed_at, self.granted, self.valid_from) = (self.used, self.used, number);
         }
         self.used += cost;
         self.last_used = now;
     }
 
-    /// The peer has granted a total of so much. One that comes late, or after it lapsed, says less than is known.
-    pub fn on_grant(&mut self, granted: u64) {
-        self.granted = self.granted.max(granted);
+    /// The peer, which has received the packet of this number, has granted a total of so much.
+    pub fn on_grant(&mut self, granted: u64, highest: u64) {
+        if highest >= self.valid_from {
+            self.granted = self.granted.max(granted);
+        }
     }
 
     /// The total used since the beginning.
@@ -90,6 +94,9 @@ impl ReceiveCredit {
     /// The peer says, with a packet that has come, what it had used when that packet left.
     pub fn on_used(&mut self, used: u64, now: Timestamp) {
         if used > self.used {
+            if !self.is_active(now) {
+                self.granted = used; // The peer began anew as well.
+            }
             (self.used, self.last_used) = (used, now);
         }
     }
@@ -150,57 +157,72 @@ mod tests {
         let mut credit = SendCredit::new(FRAME);
         for _ in 0..ALLOWED_FRAMES {
             assert!(credit.allows(charge(FRAME), now));
-            credit.take(charge(FRAME), now);
+            credit.take(charge(FRAME), 1, now);
         }
         assert!(!credit.allows(charge(FRAME), now));
-        credit.on_grant(100 * charge(FRAME));
+        credit.on_grant(100 * charge(FRAME), 1);
         assert!(credit.allows(charge(FRAME), now));
-        credit.take(charge(FRAME), now);
+        credit.take(charge(FRAME), 1, now);
         let later = now + GRANT_LAPSES;
         for _ in 0..ALLOWED_FRAMES {
             assert!(credit.allows(charge(FRAME), later));
-            credit.take(charge(FRAME), later);
+            credit.take(charge(FRAME), 2, later);
         }
         assert!(!credit.allows(charge(FRAME), later), "the grant was void");
     }
 
     proptest! {
-        /// Whatever is sent and lost: what many senders have on their way under grants fits into the buffer.
+        /// Whatever is sent, lost and granted, early or late: what many senders have on their way fits into the buffer.
         #[test]
         fn all_grants_fit_the_buffer(
-            steps in proptest::collection::vec((0usize..8, 0u64..6, 64usize..FRAME), 1..600),
+            steps in proptest::collection::vec((0usize..8, 0u64..32, 64usize..FRAME), 1..800),
             frames in 40u64..4000,
         ) {
             let buffer = ReceiveBuffer::new(frames * charge(FRAME));
-            let mut senders = vec![SendCredit::new(FRAME); 8];
-            let mut receivers = vec![ReceiveCredit::default(); 8];
-            // Cost of each packet, and the total used with it.
-            let mut under_way = [const { VecDeque::<(u64, u64)>::new() }; 8];
+            let mut senders = vec![(SendCredit::new(FRAME), 0u64); 8];
+            let mut receivers = vec![(ReceiveCredit::default(), 0u64); 8];
+            // Number and cost of each packet, and the total used with it; grants, with the number that they acknowledge.
+            let mut under_way = [const { VecDeque::<(u64, u64, u64)>::new() }; 8];
+            let mut grants = [const { VecDeque::<(u64, u64)>::new() }; 8];
             let mut now = Timestamp::default() + 1000 * MS;
             for (peer, what, bytes) in steps {
                 now = now + Duration::from_micros(10);
+                let (sender, number) = &mut senders[peer];
                 match what {
-                    0..=2 => {
+                    0..=13 => {
                         let cost = charge(bytes);
-                        if senders[peer].allows(cost, now) {
-                            senders[peer].take(cost, now);
-                            under_way[peer].push_back((cost, senders[peer].used()));
+                        if sender.allows(cost, now) {
+                            *number += 1;
+                            sender.take(cost, *number, now);
+                            under_way[peer].push_back((*number, cost, sender.used()));
                         }
                     }
-                    3 | 4 => {
+                    14..=20 => {
                         let fate = under_way[peer].pop_front();
-                        if let Some((_, used)) = fate.filter(|_| what == 3) {
-                            receivers[peer].on_used(used, now);
+                        if let Some((number, _, used)) = fate.filter(|_| what < 19) {
+                            receivers[peer].0.on_used(used, now);
+                            receivers[peer].1 = number;
                         }
                     }
-                    _ => {
+                    21..=25 => {
                         let others = receivers.iter().enumerate().filter(|&(other, _)| other != peer);
-                        let outstanding = others.map(|(_, receiver)| receiver.outstanding(now)).sum();
-                        let grant = receivers[peer].grant(buffer.share(8, 8, outstanding, FRAME));
-                        senders[peer].on_grant(grant);
+                        let outstanding = others.map(|(_, (receiver, _))| receiver.outstanding(now)).sum();
+                        let highest = receivers[peer].1;
+                        let grant = receivers[peer].0.grant(buffer.share(8, 8, outstanding, FRAME));
+                        grants[peer].push_back((grant, highest));
+                    }
+                    26..=30 => if let Some((grant, highest)) = grants[peer].pop_front() {
+                        sender.on_grant(grant, highest);
+                    },
+                    // Time passes; what was under way has arrived or is lost, but a grant may come late.
+                    _ => {
+                        now = now + Duration::from_millis(bytes as u64 % 300);
+                        if bytes % 300 > 90 {
+                            under_way.iter_mut().for_each(VecDeque::clear);
+                        }
                     }
                 }
-                let sum: u64 = under_way.iter().flatten().map(|&(cost, _)| cost).sum();
+                let sum: u64 = under_way.iter().flatten().map(|&(_, cost, _)| cost).sum();
                 prop_assert!(sum <= buffer.bytes, "{} of {}", sum, buffer.bytes);
             }
         }

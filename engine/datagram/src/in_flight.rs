@@ -13,9 +13,11 @@ use crate::wire::{AckBlock, OpPart};
 
 /// A lost packet is remembered until its number is so far behind the highest acknowledged: longer no acknowledgement names it.
 const REMEMBERED: u64 = 256;
+/// And not for longer than this many numbers: a peer that acknowledges nothing costs no more memory, and no numbers.
+const REMEMBERED_MAX: u64 = 1024;
 /// Steps of the reordering window, each a quarter of the smallest round trip.
-const REORDER_STEPS_MAX: u32 = 16;
-/// What the reordering window is at least: packets of one burst overtake each other on two cores.
+const REORDER_STEPS_MAX: u32 = 64;
+/// What a step is at least: packets of one burst overtake each other on two cores.
 const REORDER_MIN: Duration = Duration::from_micros(100);
 
 /// Something that a packet carries and that is repeated if the packet is lost.
@@ -117,6 +119,7 @@ impl InFlightPackets {
         let state = if items.is_empty() { SentState::Settled } else { SentState::UnderWay };
         self.sent.push_back(Sent { at: now, bytes: bytes as u32, items: items.len() as u16, state });
         self.items.extend(items);
+        self.prune();
         if state == SentState::UnderWay {
             self.bytes += bytes as u64;
         }
@@ -124,7 +127,7 @@ impl InFlightPackets {
 
     fn reorder_window(&self) -> Duration {
         let smallest = self.smallest.unwrap_or(self.round_trip);
-        (smallest / 4 * (1 + self.reorder_steps)).max(REORDER_MIN)
+        (smallest / 4).max(REORDER_MIN) * (1 + self.reorder_steps)
     }
 
     /// Takes an acknowledgement: calls `settle` with every item that arrived and was not known to have. An error says that it names
@@ -219,6 +222,7 @@ impl InFlightPackets {
         }
         self.bytes = 0;
         self.loss_at = None;
+        self.prune();
         lost
     }
 
@@ -238,7 +242,9 @@ impl InFlightPackets {
             let is_over = match front.state {
                 SentState::UnderWay => false,
                 SentState::Settled => true,
-                SentState::Lost => self.first + REMEMBERED < self.highest_acked,
+                SentState::Lost => {
+                    self.first + REMEMBERED < self.highest_acked || self.sent.len() as u64 > REMEMBERED_MAX
+                }
             };
             if !is_over {
                 return;

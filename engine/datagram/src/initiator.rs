@@ -65,7 +65,8 @@ pub struct MoveRequest<'a> {
     pub key: RegionKey,
     /// The remote revision at which its plan was checked.
     pub revision: u64,
-    /// At most [`penstock_core::limits::SPANS_PER_POST`], and together at most [`penstock_core::limits::UNIT_BYTES`].
+    /// At least one and at most [`penstock_core::limits::SPANS_PER_POST`], none empty, together at most
+    /// [`penstock_core::limits::UNIT_BYTES`].
     pub spans: &'a [Span],
 }
 
@@ -146,7 +147,8 @@ pub struct Initiator {
     ready: [u64; ACK_WORDS],
     /// No operation below has something to send.
     first_ready: u64,
-    ended: VecDeque<(u64, Result<u64, Cause>)>,
+    /// Completion id, transfer and result of those that were not taken.
+    ended: VecDeque<(u64, u64, Result<u64, Cause>)>,
 }
 
 fn slot(operation: u64) -> usize {
@@ -188,6 +190,7 @@ impl Initiator {
 
     /// Takes a WRITE or a READ; there is room. Answers its number.
     pub fn post(&mut self, kind: OpKind, what: &MoveRequest<'_>) -> u64 {
+        debug_assert!(!what.spans.is_empty() && what.spans.iter().all(|span| span.len > 0), "a batch was checked");
         let (operation, room) = (self.next, self.room);
         let op = &mut self.ops[slot(operation)];
         (op.state, op.kind, op.completion_id, op.transfer) = (OpState::Open, kind, what.completion_id, what.transfer);
@@ -209,7 +212,11 @@ impl Initiator {
     }
 
     /// Takes a notification; there is room. It comes behind the transfer's operations that are open.
-    pub fn notify(&mut self, completion_id: u64, transfer: u64, mut head: NotifyHead, payload: &[u8]) -> u64 {
+    pub fn notify(&mut self, completion_id: u64, transfer: u64, mut head: NotifyHead, payload: &[u8]) {
+        let failed = self.ended.iter().find_map(|&(_, of, result)| result.err().filter(|_| of == transfer));
+        if let Some(cause) = failed {
+            return self.ended.push_back((completion_id, transfer, Err(cause)));
+        }
         let operation = self.next;
         head.before = [0; ACK_WORDS];
         for before in self.watermark..operation {
@@ -233,7 +240,6 @@ impl Initiator {
         op.unsent = u64::MAX >> (PARTS_MAX - parts);
         self.next += 1;
         self.mark(operation);
-        operation
     }
 
     /// Payload bytes of one packet of a notification.
@@ -273,13 +279,13 @@ impl Initiator {
         if matches!(op.state, OpState::Open | OpState::GivenUp) {
             let result = result.map_err(|cause| op.failed.unwrap_or(cause));
             (op.state, op.unsent) = (OpState::Ended, 0);
-            self.ended.push_back((op.completion_id, result));
+            self.ended.push_back((op.completion_id, op.transfer, result));
         }
     }
 
     /// The next operation that has ended: its completion id and the bytes moved, or, of a notification, 1, or 0 without its counter.
     pub fn pop_ended(&mut self) -> Option<(u64, Result<u64, Cause>)> {
-        self.ended.pop_front()
+        self.ended.pop_front().map(|(completion_id, _, result)| (completion_id, result))
     }
 
     /// The target publishes which operations have finished.

@@ -406,10 +406,10 @@ fn over_packets(verdict: &mut Verdict) {
                 let what = MoveRequest { completion_id: posted, transfer: posted, key, revision: 0, spans: &spans };
                 let head = NotifyHead { note: Some((NoteId(1), 100)), ..NotifyHead::default() };
                 match posted % 3 {
-                    0 => ends[0].0.post(OpKind::Read, &what),
-                    1 => ends[0].0.post(OpKind::Write, &what),
+                    0 => _ = ends[0].0.post(OpKind::Read, &what),
+                    1 => _ = ends[0].0.post(OpKind::Write, &what),
                     _ => ends[0].0.notify(posted, posted - 1, head, &[7; 100]),
-                };
+                }
             }
             now = now + Duration::from_micros(30);
             for from in 0..2 {

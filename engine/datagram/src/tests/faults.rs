@@ -35,7 +35,8 @@ struct Known {
 struct Story {
     pair: Pair,
     known: BTreeMap<u64, Known>,
-    notes: BTreeMap<u64, (usize, u64, Vec<u8>)>,
+    /// From whom, of which transfer, the payload, and which operations were open then.
+    notes: BTreeMap<u64, (usize, u64, Vec<u8>, Vec<u64>)>,
     notes_ended: BTreeMap<u64, Result<u64, Cause>>,
     next_id: u64,
     /// The next free byte of both memories.
@@ -101,7 +102,9 @@ impl Story {
         let expected = expected.map(|(at, len)| (at, source[at as usize..(at + len) as usize].to_vec())).collect();
         self.pair.ends[1 - from].side.expected.insert(id.into(), expected);
         self.pair.notify(from, id, transfer, random.once_in(2).then_some(1), &payload);
-        self.notes.insert(id, (from, transfer, payload));
+        let its = |op: &Known| op.from == from && op.transfer == transfer && !op.is_read && op.result.is_none();
+        let open = self.known.iter().filter(|(_, op)| its(op)).map(|(&id, _)| id).collect();
+        self.notes.insert(id, (from, transfer, payload, open));
     }
 
     fn check_ended(&mut self) {
@@ -220,8 +223,9 @@ impl Story {
         }
         for end in &self.pair.ends {
             assert_eq!(end.error, None);
+            assert!(end.side.reads.is_empty(), "what was read is let go of");
         }
-        for (&id, (from, transfer, payload)) in &self.notes {
+        for (&id, (from, transfer, payload, open)) in &self.notes {
             let notes = &self.pair.ends[1 - from].side.notes;
             let told: Vec<_> = notes.iter().filter(|(note, _)| *note == u128::from(id)).collect();
             let of = self.known.values().filter(|op| op.from == *from && op.transfer == *transfer && !op.is_read);
@@ -230,6 +234,8 @@ impl Story {
                 Ok(1) => {
                     assert_eq!(told.len(), 1, "note {id}");
                     assert_eq!(&told[0].1, payload);
+                    let has_failed = |id: &u64| self.known[id].result.is_some_and(|result| result.is_err());
+                    assert!(!open.iter().any(has_failed), "note {id} is told of a transfer that failed");
                 }
                 Ok(other) => panic!("note {id} ended with {other}"),
                 Err(_) => {
@@ -291,7 +297,7 @@ fn a_peer_that_is_silent_is_lost_and_one_who_stood_still_himself_waits_anew() {
     let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
     pair.write(0, 1, 1, OPEN, &[span(0, 1000)]);
     assert!(pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(1000))]));
-    pair.cut = true;
+    pair.cuts = [true; 2];
     pair.write(0, 2, 2, OPEN, &[span(0, 1000)]);
     pair.run(Duration::from_secs(4), |_| false);
     assert_eq!(pair.ends[0].error, None);
@@ -377,4 +383,166 @@ fn numbers_of_operations_come_back() {
     }
     assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 3000));
     assert!(pair.ends[0].ended.iter().all(|(_, result)| *result == Ok(64)));
+}
+
+#[test]
+fn a_repeat_that_vanishes_after_the_end_costs_nobody_the_connection() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.write(0, 1, 1, OPEN, &[span(0, 1000)]);
+    pair.base_us = 21_000; // The first packet outlasts the first timeout,
+    pair.turn();
+    pair.advance();
+    pair.cuts[1] = true; // and its repeat vanishes.
+    pair.turn();
+    (pair.cuts[1], pair.base_us) = (false, 20);
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(1000))]));
+    assert!(pair.run(LONG, |pair| pair.ends.iter().all(|end| end.connection.is_idle())));
+    pair.run(Duration::from_secs(10), |_| false);
+    assert_eq!(pair.ends[0].error, None);
+}
+
+#[test]
+fn a_stretch_without_acknowledgements_uses_up_no_numbers() {
+    let mut pair = Pair::new(1, FRAME_BYTES_MIN, false, NONE, 1 << 20);
+    pair.share = 64 << 20;
+    let mut posted = 0;
+    // Until much is under way at once.
+    while pair.ends[0].connection.path().1 < 3 << 20 {
+        while pair.ends[0].connection.has_room() {
+            posted += 1;
+            pair.write(0, posted, posted, OPEN, &[span(0, 65_536)]);
+        }
+        assert!(pair.run(LONG, |pair| pair.ends[0].connection.has_room()));
+    }
+    pair.cuts[0] = true;
+    pair.run(Duration::from_millis(300), |_| false);
+    pair.cuts[0] = false;
+    assert!(pair.run(Duration::from_secs(2), |pair| pair.ends[0].ended.len() as u64 == posted), "it has stopped");
+    assert_eq!(pair.ends[0].error, None);
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_costs_bounded_memory() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.ends[0].connection.set_note_credit(1);
+    pair.ends[1].connection.set_patience(Duration::from_secs(3600));
+    pair.cuts[1] = true;
+    for lines in 0..4000 {
+        // It is heard, and never says that anything came.
+        pair.ends[1].connection.set_note_credit(lines);
+        pair.run(Duration::from_millis(1), |_| false);
+        assert!(pair.ends[0].connection.packets_remembered() < 2048);
+        pair.ends[1].side.told.1 = 0;
+    }
+    assert_eq!(pair.ends[0].error, None);
+}
+
+#[test]
+fn note_credit_and_revisions_come_however_slow_the_path() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    for lines in [5, 9] {
+        pair.ends[0].connection.set_note_credit(lines);
+        assert!(pair.run(LONG, |pair| pair.ends[1].side.told.1 == lines));
+    }
+    // Lost, and newer meanwhile.
+    pair.cuts[1] = true;
+    pair.ends[0].connection.set_note_credit(10);
+    pair.run(Duration::from_micros(100), |_| false);
+    pair.ends[0].connection.set_note_credit(11);
+    pair.run(Duration::from_micros(100), |_| false);
+    pair.cuts[1] = false;
+    assert!(pair.run(LONG, |pair| pair.ends[1].side.told.1 == 11));
+    pair.run(Duration::from_secs(1), |_| false);
+    assert_eq!(pair.ends[1].side.told.1, 11);
+    // A window that is smaller than a packet.
+    pair.cuts[1] = true;
+    pair.write(0, 1, 1, OPEN, &[span(0, 1000)]);
+    pair.run(Duration::from_secs(3), |_| false);
+    pair.cuts[1] = false;
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 1));
+    pair.ends[0].connection.set_note_credit(12);
+    assert!(pair.run(LONG, |pair| pair.ends[1].side.told.1 == 12));
+    assert_eq!(pair.ends[0].side.told.0, 0);
+    pair.write(0, 2, 2, CLOSED, &[span(0, 1000)]);
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 2));
+    assert_eq!(pair.ends[0].side.told.0, 41, "a refusal says the target's revision");
+}
+
+#[test]
+fn a_notification_after_a_failure_that_nobody_has_taken_is_not_told() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.write(0, 1, 1, CLOSED, &[span(0, 100)]);
+    pair.takes_ended = false;
+    pair.run(Duration::from_secs(1), |_| false);
+    pair.notify(0, 2, 1, None, b"must not come");
+    pair.notify(0, 3, 2, None, b"another transfer's");
+    pair.takes_ended = true;
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 3));
+    let refused = Err(Cause::RevokedByPeer);
+    assert_eq!(pair.ends[0].ended, [(1, refused), (2, refused), (3, Ok(1))]);
+    assert_eq!(pair.ends[1].side.notes.len(), 1);
+}
+
+#[test]
+fn who_has_answers_to_send_is_not_idle() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.share = 0;
+    pair.read(0, 1, 1, OPEN, &[span(0, 60_000)]);
+    pair.run(Duration::from_millis(20), |_| false);
+    assert!(!pair.ends[1].connection.is_idle());
+    assert!(
+        pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(60_000))]),
+        "a little goes without a grant, again and again"
+    );
+}
+
+#[test]
+fn bursts_and_jitter_are_not_taken_for_loss_or_congestion() {
+    // Bytes a second of the pair's time.
+    let rate = |faults: Faults, seed: u64| {
+        let mut pair = Pair::new(seed, 1472, false, faults, 1 << 20);
+        pair.share = 64 << 20;
+        let (start, mut posted) = (pair.now, 0);
+        while posted < 600 {
+            while posted < 600 && pair.ends[0].connection.has_room() {
+                posted += 1;
+                pair.write(0, posted, posted, OPEN, &[span(0, 65_536)]);
+            }
+            assert!(pair.run(LONG, |pair| pair.ends[0].connection.has_room()));
+        }
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 600));
+        let statistics = pair.ends[0].connection.statistics();
+        (600.0 * 65_536.0 / pair.now.since(start).as_secs_f64(), statistics.repeated as f64 / statistics.sent as f64)
+    };
+    let (clean, repeated) = rate(NONE, 1);
+    assert_eq!(repeated, 0.0, "nothing was lost");
+    let (jittered, _) = rate(Faults { delay: 2, ..NONE }, 2);
+    assert!(jittered > clean / 400.0, "{jittered:.0} of {clean:.0}");
+    let (lossy, repeated) = rate(Faults { loss: 100, ..NONE }, 3);
+    assert!(lossy > clean / 2.0 && repeated < 0.03, "{lossy:.0} of {clean:.0}, {repeated}");
+    let (worse, _) = rate(Faults { loss: 5, ..NONE }, 4);
+    assert!(worse > clean / 400.0, "{worse:.0} of {clean:.0}");
+}
+
+/// A first transmission costs a frame, whatever it carries; a repeat and an acknowledgement cost nothing.
+#[test]
+fn credit_is_used_by_first_transmissions_alone() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    let mut frame = vec![0; 1472];
+    let mut packets = |pair: &mut Pair| {
+        let (mut count, mut used) = (0, 0);
+        let crate::tests::network::End { connection, side, .. } = &mut pair.ends[0];
+        while let Some(bytes) = connection.transmit(pair.now, &mut frame, side) {
+            (count, used) = (count + 1, crate::wire::Packet::parse(&frame[..bytes]).unwrap().ack.used);
+        }
+        (count, used)
+    };
+    pair.write(0, 1, 1, OPEN, &[span(0, 5000)]);
+    let cost = crate::credit::charge(1472);
+    assert_eq!(packets(&mut pair), (4, 4 * cost), "as many as may leave without a grant");
+    pair.write(0, 2, 2, OPEN, &[span(0, 100)]);
+    assert_eq!(packets(&mut pair).0, 0, "there is none");
+    pair.now = pair.now + Duration::from_millis(25);
+    pair.ends[0].connection.expire(pair.now).unwrap();
+    assert_eq!(packets(&mut pair), (1, 4 * cost), "one repeat, as the window has shrunk to it");
 }

@@ -54,12 +54,14 @@ pub(super) struct Faults {
 /// One side's memory and application.
 pub(super) struct Side {
     pub(super) memory: Vec<u8>,
-    reads: BTreeMap<u64, ()>,
+    pub(super) reads: BTreeMap<u64, ()>,
     /// What notifications said, in their order.
     pub(super) notes: Vec<(u128, Vec<u8>)>,
     /// Bytes that must be in memory when a note comes.
     pub(super) expected: BTreeMap<u128, Vec<(u64, Vec<u8>)>>,
     pub(super) counters: u64,
+    /// The revision and the note lines that the peer has told.
+    pub(super) told: (u64, u64),
     /// The local memory of these operations is gone.
     pub(super) gone: Vec<u64>,
     pub(super) placed: u64,
@@ -73,6 +75,7 @@ impl Side {
             notes: Vec::new(),
             expected: BTreeMap::new(),
             counters: 0,
+            told: (0, 0),
             gone: Vec::new(),
             placed: 0,
         }
@@ -157,14 +160,17 @@ impl LocalSide for Side {
         Ok(is_there)
     }
 
-    fn on_note_credit(&mut self, _: u64) -> Result<(), ProtocolViolation> {
+    fn on_note_credit(&mut self, lines: u64) -> Result<(), ProtocolViolation> {
+        self.told.1 = lines;
         Ok(())
     }
 
-    fn on_revision(&mut self, _: u64) {}
+    fn on_revision(&mut self, revision: u64) {
+        self.told.0 = revision;
+    }
 
     fn revision(&self) -> u64 {
-        0
+        41
     }
 }
 
@@ -184,9 +190,17 @@ pub(super) struct Pair {
     pub(super) ends: [End; 2],
     pub(super) faults: Faults,
     pub(super) random: Random,
+    /// When the last packet to each end has left the wire.
+    wire_free: [Timestamp; 2],
     frame: Vec<u8>,
     seen: Vec<Vec<u8>>,
-    pub(super) cut: bool,
+    /// Packets to this end vanish.
+    pub(super) cuts: [bool; 2],
+    /// What each side grants the other.
+    pub(super) share: u64,
+    pub(super) takes_ended: bool,
+    /// The time on the way, at least.
+    pub(super) base_us: u64,
     turns: u32,
 }
 
@@ -213,9 +227,13 @@ impl Pair {
             ends: [end(0), end(1)],
             faults,
             random: Random::new(seed),
+            wire_free: [now; 2],
             frame: vec![0; frame_bytes],
             seen: Vec::new(),
-            cut: false,
+            cuts: [false; 2],
+            share: ReceiveBuffer::new(BUFFER).share(1, 1, 0, frame_bytes),
+            takes_ended: true,
+            base_us: 20,
             turns: 0,
         }
     }
@@ -239,20 +257,21 @@ impl Pair {
 
     fn carry(&mut self, to: usize, mut packet: Vec<u8>) {
         let random = &mut self.random;
-        if self.cut || random.once_in(self.faults.loss) {
+        if self.cuts[to] || random.once_in(self.faults.loss) {
             return;
         }
         if random.once_in(self.faults.rot) {
             let bit = random.below(packet.len() as u64 * 8);
             packet[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
-        let mut delay = 20 + random.below(20);
-        if random.once_in(self.faults.delay) {
-            delay += random.below(3000);
-        }
+        // In order and one by one, as on one wire, but for those that are late.
+        let soonest = self.now + Duration::from_micros(self.base_us + random.below(5));
+        let at = soonest.max(self.wire_free[to] + Duration::from_nanos(100));
+        self.wire_free[to] = at;
+        let late = if random.once_in(self.faults.delay) { random.below(3000) } else { 0 };
         let copies = if random.once_in(self.faults.doubling) { 2 } else { 1 };
         for copy in 0..copies {
-            let at = self.now + Duration::from_micros(delay + copy * random.below(500));
+            let at = at + Duration::from_micros(late + copy * random.below(500));
             self.ends[to].arriving.push((at, packet.clone()));
         }
         if random.once_in(self.faults.replay) {
@@ -270,8 +289,9 @@ impl Pair {
         self.turns += 1;
         assert!(
             self.turns < 3_000_000,
-            "it runs in circles at {:?}",
-            self.ends.each_ref().map(|end| end.connection.deadline())
+            "it runs in circles at {:?}: {:?}",
+            self.now,
+            self.ends.each_ref().map(|end| (end.connection.deadline(), end.connection.statistics()))
         );
         for index in 0..2 {
             let End { connection, side, arriving, error, received, .. } = &mut self.ends[index];
@@ -287,7 +307,7 @@ impl Pair {
             if !due.is_empty() {
                 connection.end_burst();
             }
-            connection.set_share(ReceiveBuffer::new(BUFFER).share(1, 1, 0, self.frame.len()));
+            connection.set_share(self.share);
             if let Err(fault) = connection.expire(now) {
                 *error = Some(fault);
             }
@@ -298,7 +318,9 @@ impl Pair {
                 self.carry(1 - index, packet);
             }
             let End { connection, ended, .. } = &mut self.ends[index];
-            while let Some(end) = connection.pop_ended() {
+            while self.takes_ended
+                && let Some(end) = connection.pop_ended()
+            {
                 ended.push(end);
             }
         }

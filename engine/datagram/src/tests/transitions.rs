@@ -146,7 +146,10 @@ fn initiator(kind: OpKind) -> (Initiator, u64) {
     let spans = [Span { local: 0, remote: 0, len: 10 }];
     let what = MoveRequest { completion_id: 77, transfer: 1, key: OPEN, revision: 0, spans: &spans };
     let operation = match kind {
-        OpKind::Notify => initiator.notify(77, 1, NotifyHead::default(), &[]),
+        OpKind::Notify => {
+            initiator.notify(77, 1, NotifyHead::default(), &[]);
+            0
+        }
         _ => initiator.post(kind, &what),
     };
     (initiator, operation)
