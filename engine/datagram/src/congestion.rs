@@ -12,7 +12,7 @@ use penstock_core::Timestamp;
 
 /// The window of a connection that has heard nothing yet, in frames.
 const FIRST_FRAMES: u64 = 16;
-/// The largest window.
+/// The largest window: 1 ms at 34 Gb/s.
 const WINDOW_MAX: u64 = 4 << 20;
 /// The smallest window, as a part of a frame: at the longest pace a packet a thousand round trips would tell nothing.
 const SMALLEST_PART: u64 = 32;

@@ -104,7 +104,7 @@ impl InFlightPackets {
         self.first + waited_for.unwrap_or(self.sent.len()) as u64
     }
 
-    /// Bytes under way.
+    /// Bytes of packets that are neither acknowledged nor given up.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

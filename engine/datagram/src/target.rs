@@ -60,7 +60,7 @@ struct PeerOp {
 /// What a packet of an operation was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartArrival {
-    /// It was new.
+    /// It changed the operation: bytes were placed, or it has ended.
     New,
     /// Its bytes were here already, or its operation has ended.
     Late,

@@ -142,7 +142,7 @@ impl<'a> WireExtents<'a> {
         }
     }
 
-    /// Offsets and lengths.
+    /// Offsets and lengths, in the order of their bytes in the payload.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + Clone + use<'a> {
         self.0.iter().map(|extent| (u64_at(extent, 0), u64::from(u32_at(extent, 8))))
     }
