@@ -171,6 +171,25 @@ mod tests {
         assert!(!credit.allows(charge(FRAME), later), "the grant was void");
     }
 
+    #[test]
+    fn a_grant_that_lapsed_does_not_come_back() {
+        let now = Timestamp::default() + 1000 * MS;
+        let (mut sender, mut receiver) = (SendCredit::new(FRAME), ReceiveCredit::default());
+        sender.take(charge(FRAME), 1, now);
+        receiver.on_used(sender.used(), now);
+        let grant = receiver.grant(1000 * charge(FRAME));
+        sender.on_grant(grant, 1);
+        // Silent for so long that the receiver has promised its buffer to another.
+        let later = now + 2 * GRANT_RETURNS;
+        assert_eq!(receiver.outstanding(later), 0);
+        sender.take(charge(FRAME), 2, later);
+        sender.on_grant(grant, 1); // It comes late.
+        receiver.on_used(sender.used(), later);
+        assert_eq!(receiver.grant(0), sender.used(), "nothing of the old grant is left");
+        (1..ALLOWED_FRAMES).for_each(|packet| sender.take(charge(FRAME), 2 + packet, later));
+        assert!(!sender.allows(charge(FRAME), later), "what is allowed without a grant is used");
+    }
+
     proptest! {
         /// Whatever is sent, lost and granted, early or late: what many senders have on their way fits into the buffer.
         #[test]

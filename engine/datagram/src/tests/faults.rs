@@ -546,3 +546,41 @@ fn credit_is_used_by_first_transmissions_alone() {
     pair.ends[0].connection.expire(pair.now).unwrap();
     assert_eq!(packets(&mut pair), (1, 4 * cost), "one repeat, as the window has shrunk to it");
 }
+
+/// An acknowledgement names 256 numbers: it does not wait for the end of a large burst, and one that rides with data and names 64
+/// is followed by a whole one.
+#[test]
+fn a_large_burst_is_acknowledged_whole() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 20);
+    pair.share = 1 << 30;
+    let mut posted = 0;
+    while pair.ends[0].connection.path().1 < 1 << 20 {
+        posted += 1;
+        pair.write(0, posted, posted, OPEN, &[span(0, 65_536)]);
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() as u64 == posted));
+    }
+    pair.run(Duration::from_millis(1), |_| false);
+    for id in 1..=4 {
+        pair.write(0, posted + id, posted + id, OPEN, &[span(0, 65_536)]);
+    }
+    pair.write(1, 1, 1, OPEN, &[span(0, 100)]);
+    let (mut frame, mut packets) = (vec![0; 1472], 0);
+    let now = pair.now;
+    let [one, two] = &mut pair.ends;
+    while packets < 120
+        && let Some(bytes) = one.connection.transmit(now, &mut frame, &mut one.side)
+    {
+        packets += 1;
+        two.connection.receive(&frame[..bytes], now, &mut two.side).unwrap();
+    }
+    assert_eq!(packets, 120);
+    // No time has passed, and the burst has not ended: the first goes with data, the second says all.
+    let sent: Vec<_> = std::iter::from_fn(|| {
+        let bytes = two.connection.transmit(now, &mut frame, &mut two.side)?;
+        let packet = crate::wire::Packet::parse(&frame[..bytes]).unwrap();
+        let named = packet.ack.received.words.iter().map(|word| word.count_ones()).sum::<u32>();
+        Some((packet.has_messages(), named))
+    })
+    .collect();
+    assert_eq!(sent, [(true, 64), (false, 119)]);
+}
