@@ -129,35 +129,34 @@ fn measure(side: &str, what: &What) -> Result<Vec<saved::Measured>, CompareError
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use super::super::verdict::Quicker;
     use super::*;
     use crate::ends::Folder;
 
-    /// A program that answers like `penstock-lab bench`, with times from a list of its own.
-    fn pretender(folder: &Path, name: &str, times: &[f64]) -> PathBuf {
+    /// A command that answers like `penstock-lab bench`, with times from a list of its own. The shell
+    /// reads its script: to execute a file just written fails while a child that another test's thread
+    /// is starting still has it open for writing.
+    fn pretender(folder: &Path, name: &str, times: &[f64]) -> String {
         let (program, list) = (folder.join(name), folder.join(format!("{name}.times")));
         let lines: Vec<String> = times.iter().map(f64::to_string).collect();
         std::fs::write(&list, lines.join("\n") + "\n").unwrap();
         let script = format!(
-            "#!/bin/sh\n[ \"$1 $2 $5 $6\" = 'bench --json --only x' ] || exit 3\n\
+            "[ \"$1 $2 $5 $6\" = 'bench --json --only x' ] || exit 3\n\
              read -r t < '{0}'; tail -n +2 '{0}' > '{0}.new'; mv '{0}.new' '{0}'\n\
              echo \"{{\\\"bench\\\":\\\"x\\\",\\\"per\\\":\\\"thing\\\",\\\"median_ns\\\":$t,\\\"least_ns\\\":$t,\\\"rounds_ns\\\":[$t]}}\"\n",
             list.display()
         );
         std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        program
+        format!("sh {}", program.display())
     }
 
     fn compared(a: &[f64], b: &[f64]) -> Compared {
         let folder = Folder::create().unwrap();
         let (a, b) = (pretender(folder.path(), "a", a), pretender(folder.path(), "b", b));
         let what = What::Benches(vec!["x".to_owned()]);
-        let sides = [a.to_str().unwrap(), b.to_str().unwrap()];
-        let mut all = compare(sides, &what, 15, &Judge::default(), |_| {}).unwrap();
+        let mut all = compare([&a, &b], &what, 15, &Judge::default(), |_| {}).unwrap();
         assert_eq!(all.len(), 1);
         all.remove(0)
     }

@@ -215,8 +215,6 @@ impl Installed {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
     use crate::ends::Folder;
 
@@ -227,8 +225,11 @@ mod tests {
         fs::write(store.place_of(peer).join(RECORD), record).unwrap();
         if let Some(script) = script {
             let program = bin.join(peer.probe[0]);
-            fs::write(&program, script).unwrap();
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            // Another process writes the program: a child that another test's thread is starting would
+            // hold it open for writing if this one did, and it could not be executed.
+            let text = program.with_extension("text");
+            fs::write(&text, script).unwrap();
+            assert!(Command::new("install").args(["-m", "755"]).args([&text, &program]).status().unwrap().success());
         }
         peer
     }
