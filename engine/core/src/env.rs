@@ -185,3 +185,21 @@ pub trait Env: Clone + Send + Sync + 'static {
     /// Which process this is: the same number exactly in one address space, never zero.
     fn process(&self) -> u64;
 }
+
+/// What a transport takes of its engine's [`Env`]: one that reads no other clock can be simulated.
+pub trait TransportEnv: Send + Sync {
+    fn now(&self) -> Timestamp;
+
+    /// A fresh random number, not predictable by others.
+    fn random(&self) -> u64;
+}
+
+impl<E: Env> TransportEnv for E {
+    fn now(&self) -> Timestamp {
+        Env::now(self)
+    }
+
+    fn random(&self) -> u64 {
+        Env::random(self)
+    }
+}

@@ -19,7 +19,7 @@ const SMALLEST_PART: u64 = 32;
 /// Delay that hosts add by themselves, scheduling and batching: not taken for congestion.
 const HOST_DELAY: Duration = Duration::from_micros(200);
 /// Measured packets without which a round trip tells nothing of a queue: of fewer all may have been late by chance.
-const ROUND_SAMPLES: u32 = 4;
+const ROUND_SAMPLES: u32 = 8;
 /// A round trip that is the smallest for so long is remembered; then paths may have changed.
 const BASE_MEMORY: Duration = Duration::from_secs(10);
 /// The least time until what was sent counts as lost although nothing is heard.
@@ -37,6 +37,9 @@ pub struct Congestion {
     grows_fast: bool,
     smoothed: Duration,
     variation: Duration,
+    /// How much one round trip differs from the one before it, smoothed: a queue changes slowly, jitter from packet to packet.
+    jitter: Duration,
+    last: Duration,
     /// The smallest round trip of the current period, and of the one before.
     base: [Duration; 2],
     base_since: Timestamp,
@@ -59,6 +62,8 @@ impl Congestion {
             grows_fast: true,
             smoothed: Duration::ZERO,
             variation: Duration::ZERO,
+            jitter: Duration::ZERO,
+            last: Duration::ZERO,
             base: [Duration::MAX; 2],
             base_since: Timestamp::default(),
             shrinks_after: Timestamp::default(),
@@ -79,14 +84,15 @@ impl Congestion {
         self.smoothed
     }
 
-    /// The smallest round trip of late.
+    /// The smallest round trip of late; [`Duration::MAX`] before the first.
     pub fn base(&self) -> Duration {
         self.base[0].min(self.base[1])
     }
 
+    /// A round trip below this says that there is no queue. Where packets come irregularly, it has to be longer to say so.
     fn target(&self) -> Duration {
         let base = self.base();
-        base + (base / 4).max(HOST_DELAY)
+        base.saturating_add((base / 4).max(HOST_DELAY).max(2 * self.jitter))
     }
 
     /// For how long nothing is heard before what is under way counts as lost, doubled so often.
@@ -128,9 +134,10 @@ impl Congestion {
         }
     }
 
-    /// Nothing was heard for [`Congestion::timeout`].
+    /// Nothing was heard for [`Congestion::timeout`]. That doubles, so one packet a timeout is little; and where there is but one
+    /// under way, its loss always ends so.
     pub fn on_timeout(&mut self, now: Timestamp) {
-        self.shrink(self.window.min(2 * self.frame) / 2, now);
+        self.shrink(self.window.min(self.frame), now);
     }
 
     fn shrink(&mut self, to: u64, now: Timestamp) {
@@ -159,9 +166,11 @@ impl Congestion {
         if self.smoothed.is_zero() {
             (self.smoothed, self.variation) = (round_trip.max(Duration::from_nanos(1)), round_trip / 2);
         } else {
+            self.jitter = (15 * self.jitter + self.last.abs_diff(round_trip)) / 16;
             self.variation = (3 * self.variation + self.smoothed.abs_diff(round_trip)) / 4;
             self.smoothed = (7 * self.smoothed + round_trip) / 8;
         }
+        self.last = round_trip;
         if now.since(self.base_since) >= BASE_MEMORY {
             (self.base, self.base_since) = ([Duration::MAX, self.base[0]], now);
         }
@@ -259,6 +268,14 @@ mod tests {
         assert_eq!(congestion.window(), before / 2);
         congestion.on_timeout(at(3_000_000));
         assert!(congestion.window() <= FRAME);
+    }
+
+    #[test]
+    fn loss_before_the_first_round_trip_is_counted_and_nothing_more() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        let window = congestion.window();
+        congestion.on_loss(FRAME, at(1));
+        assert_eq!(congestion.window(), window);
     }
 
     #[test]

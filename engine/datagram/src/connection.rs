@@ -16,7 +16,7 @@ use crate::congestion::Congestion;
 use crate::crc32c::crc32c;
 use crate::credit::{ReceiveCredit, SendCredit};
 use crate::in_flight::{InFlightPackets, PacketItem};
-use crate::initiator::{Initiator, MoveRequest, OpKind, ProtocolViolation};
+use crate::initiator::{EndedOp, GivenUpOp, Initiator, MoveRequest, OpKind, ProtocolViolation};
 use crate::keys::ConnectionKeys;
 use crate::receive_window::ReceiveWindow;
 use crate::target::{PartArrival, Target};
@@ -31,6 +31,10 @@ const PACKETS_UNACKED: u32 = 64;
 pub const RECEIVE_BURST_MAX: usize = 128;
 /// Numbers between the oldest packet under way and the next one: half of what the receiver remembers.
 const NUMBERS_MAX: u64 = crate::receive_window::REPLAY_WINDOW / 2;
+/// A peer of which not one packet has come for so long is behind something that lets none through.
+const FIRST_PACKET_WITHIN: Duration = Duration::from_secs(1);
+/// What is unheard is repeated so often at least before the peer is lost.
+const TRIES_MIN: u32 = 8;
 /// Who is turned so much later than it asked for stood still: it does not hold that against the peer.
 const STOOD_STILL: Duration = Duration::from_millis(50);
 
@@ -99,6 +103,8 @@ pub enum ConnectionError {
     Violation,
     #[error("the peer has answered nothing for too long")]
     Lost,
+    #[error("not one packet of the peer has come")]
+    Unheard,
 }
 
 impl From<ProtocolViolation> for ConnectionError {
@@ -226,9 +232,9 @@ impl DatagramConnection {
 
     /// Posts a notification, if [`DatagramConnection::has_room`] and no READ of its transfer is open. The peer delivers it once all
     /// operations of the transfer that were posted before it have ended, and not at all if one of them fails, or has failed and
-    /// was not taken by [`DatagramConnection::pop_ended`].
-    pub fn notify(&mut self, completion_id: u64, transfer: u64, head: NotifyHead, payload: &[u8]) {
-        self.initiator.notify(completion_id, transfer, head, payload);
+    /// was not taken by [`DatagramConnection::pop_ended`]. Answers its number; none: it has ended so at once.
+    pub fn notify(&mut self, completion_id: u64, transfer: u64, head: NotifyHead, payload: &[u8]) -> Option<u64> {
+        self.initiator.notify(completion_id, transfer, head, payload)
     }
 
     /// Whether a READ of this transfer is open.
@@ -236,15 +242,19 @@ impl DatagramConnection {
         self.initiator.reads(transfer)
     }
 
-    /// Gives up an operation: this side's memory is not touched for it any more. None: there is none of this id. True: nothing of
-    /// it has left, and no completion follows; else one follows when the peer has confirmed.
-    pub fn cancel(&mut self, completion_id: u64) -> Option<bool> {
+    /// Gives up an operation: this side's memory is not touched for it any more. None: there is none of this id.
+    pub fn cancel(&mut self, completion_id: u64) -> Option<GivenUpOp> {
         self.initiator.cancel(completion_id)
     }
 
-    /// The next operation that has ended: its completion id and the bytes moved, or, of a notification, 1, or 0 without its counter.
-    pub fn pop_ended(&mut self) -> Option<(u64, Result<u64, Cause>)> {
+    /// The next operation that has ended.
+    pub fn pop_ended(&mut self) -> Option<EndedOp> {
         self.initiator.pop_ended()
+    }
+
+    /// Whether [`DatagramConnection::pop_ended`] has one.
+    pub fn has_ended(&self) -> bool {
+        self.initiator.has_ended()
     }
 
     /// So much the peer may have on its way to this side's receive buffer.
@@ -320,6 +330,11 @@ impl DatagramConnection {
         if packet.checksum.is_some_and(|checksum| checksum != crc32c(packet.payload)) {
             self.statistics.corrupt += 1;
             return Ok(PacketFate::Corrupt);
+        }
+        if self.statistics.received == 0 && packet.ack.highest == 0 {
+            // The peer has begun later than this side: what was sent before found nobody.
+            let Self { packets, initiator, target, note_credit, .. } = self;
+            packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
         }
         self.statistics.received += 1;
         if packet.number > self.window.highest() {
@@ -413,24 +428,36 @@ impl DatagramConnection {
 
     fn timeout_at(&self) -> Option<Timestamp> {
         let is_waiting = self.packets.bytes() > 0 || (!self.initiator.is_idle() && !self.initiator.has_unsent());
-        is_waiting.then(|| self.progress_at + self.congestion.timeout(self.timeouts))
+        // A peer is asked several times before it is given up.
+        let longest = self.settings.patience / TRIES_MIN;
+        is_waiting.then(|| self.progress_at + self.congestion.timeout(self.timeouts).min(longest))
     }
 
     /// When [`DatagramConnection::expire`] and [`DatagramConnection::transmit`] are to be called at the latest.
     pub fn deadline(&self) -> Timestamp {
         let is_much = self.bursts >= BURSTS_UNACKED || self.unacked >= PACKETS_UNACKED;
         let ack = self.ack_since.map(|since| if is_much { since } else { since + ACK_DELAY });
-        let silent = self.silent_since.map(|since| since + self.settings.patience);
+        let silent = self.silent_since.map(|since| since + self.silence().0);
         let blocked = self.blocked_until.filter(|_| self.has_unsent());
         let moments = [ack, silent, blocked, self.packets.loss_at(), self.timeout_at()];
         moments.into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
 
+    /// For how long the peer may answer nothing, and what it is then.
+    fn silence(&self) -> (Duration, ConnectionError) {
+        let patience = self.settings.patience;
+        if self.statistics.received == 0 && patience > FIRST_PACKET_WITHIN {
+            return (FIRST_PACKET_WITHIN, ConnectionError::Unheard);
+        }
+        (patience, ConnectionError::Lost)
+    }
+
     /// Does what is due: gives up packets that are lost, and the peer, if it has said nothing for too long.
     pub fn expire(&mut self, now: Timestamp) -> Result<(), ConnectionError> {
         self.excuse_standstill(now);
-        if self.silent_since.is_some_and(|since| now.since(since) >= self.settings.patience) {
-            return Err(ConnectionError::Lost);
+        let (silence, error) = self.silence();
+        if self.silent_since.is_some_and(|since| now.since(since) >= silence) {
+            return Err(error);
         }
         if self.packets.loss_at().is_some_and(|at| at <= now) {
             self.detect_loss(now);
@@ -459,7 +486,8 @@ impl DatagramConnection {
             self.progress_at = now;
             self.silent_since = self.silent_since.map(|_| now);
         }
-        self.turn_by = Timestamp::NEVER;
+        // Nothing else is due sooner than what follows from this call.
+        self.turn_by = now;
     }
 }
 

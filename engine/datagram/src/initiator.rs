@@ -147,8 +147,27 @@ pub struct Initiator {
     ready: [u64; ACK_WORDS],
     /// No operation below has something to send.
     first_ready: u64,
-    /// Completion id, transfer and result of those that were not taken.
-    ended: VecDeque<(u64, u64, Result<u64, Cause>)>,
+    /// Those that were not taken, with their transfers.
+    ended: VecDeque<(EndedOp, u64)>,
+}
+
+/// An operation that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedOp {
+    pub completion_id: u64,
+    /// Its number; none: a notification that was not sent, because its transfer had failed.
+    pub operation: Option<u64>,
+    /// The bytes moved, or, of a notification, 1, or 0 without its counter.
+    pub result: Result<u64, Cause>,
+}
+
+/// An operation that was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenUpOp {
+    /// Its number, as [`EndedOp::operation`].
+    pub operation: Option<u64>,
+    /// Nothing of it has left, and [`Initiator::pop_ended`] does not report it; else it does, once the target has confirmed.
+    pub has_ended: bool,
 }
 
 fn slot(operation: u64) -> usize {
@@ -211,11 +230,13 @@ impl Initiator {
         operation
     }
 
-    /// Takes a notification; there is room. It comes behind the transfer's operations that are open.
-    pub fn notify(&mut self, completion_id: u64, transfer: u64, mut head: NotifyHead, payload: &[u8]) {
-        let failed = self.ended.iter().find_map(|&(_, of, result)| result.err().filter(|_| of == transfer));
-        if let Some(cause) = failed {
-            return self.ended.push_back((completion_id, transfer, Err(cause)));
+    /// Takes a notification; there is room. It comes behind the transfer's operations that are open. Answers its number; none: its
+    /// transfer has failed, and so it has ended.
+    pub fn notify(&mut self, completion_id: u64, transfer: u64, mut head: NotifyHead, payload: &[u8]) -> Option<u64> {
+        let has_failed = |(ended, of): &(EndedOp, u64)| ended.result.err().filter(|_| *of == transfer);
+        if let Some(cause) = self.ended.iter().find_map(has_failed) {
+            self.ended.push_back((EndedOp { completion_id, operation: None, result: Err(cause) }, transfer));
+            return None;
         }
         let operation = self.next;
         head.before = [0; ACK_WORDS];
@@ -240,6 +261,7 @@ impl Initiator {
         op.unsent = u64::MAX >> (PARTS_MAX - parts);
         self.next += 1;
         self.mark(operation);
+        Some(operation)
     }
 
     /// Payload bytes of one packet of a notification.
@@ -253,18 +275,23 @@ impl Initiator {
         (self.watermark..self.next).any(|operation| is_reading(&self.ops[slot(operation)]))
     }
 
-    /// Gives up an operation. None: there is none of this id. True: nothing of it has left, and it ends with that; else it ends
-    /// when the target has confirmed.
-    pub fn cancel(&mut self, completion_id: u64) -> Option<bool> {
-        let is_it = |op: &Op| op.state == OpState::Open && op.completion_id == completion_id;
-        let operation = (self.watermark..self.next).find(|&operation| is_it(&self.ops[slot(operation)]))?;
-        let is_unsent = self.ops[slot(operation)].sent == 0;
-        self.give_up(operation, None);
-        if is_unsent {
+    /// Gives up an operation. None: there is none of this id.
+    pub fn cancel(&mut self, completion_id: u64) -> Option<GivenUpOp> {
+        let is_it = |op: &Op| matches!(op.state, OpState::Open | OpState::GivenUp) && op.completion_id == completion_id;
+        let Some(operation) = (self.watermark..self.next).find(|&operation| is_it(&self.ops[slot(operation)])) else {
+            let ended = self.ended.iter().find(|(ended, _)| ended.completion_id == completion_id);
+            return ended.map(|(ended, _)| GivenUpOp { operation: ended.operation, has_ended: false });
+        };
+        let op = &mut self.ops[slot(operation)];
+        let has_ended = op.sent == 0 && op.state == OpState::Open;
+        if op.state == OpState::Open {
+            self.give_up(operation, None);
+        }
+        if has_ended {
             // The target has to hear of the number all the same.
             self.ops[slot(operation)].state = OpState::Ended;
         }
-        Some(is_unsent)
+        Some(GivenUpOp { operation: Some(operation), has_ended })
     }
 
     fn give_up(&mut self, operation: u64, failed: Option<Cause>) {
@@ -279,13 +306,19 @@ impl Initiator {
         if matches!(op.state, OpState::Open | OpState::GivenUp) {
             let result = result.map_err(|cause| op.failed.unwrap_or(cause));
             (op.state, op.unsent) = (OpState::Ended, 0);
-            self.ended.push_back((op.completion_id, op.transfer, result));
+            let ended = EndedOp { completion_id: op.completion_id, operation: Some(operation), result };
+            self.ended.push_back((ended, op.transfer));
         }
     }
 
-    /// The next operation that has ended: its completion id and the bytes moved, or, of a notification, 1, or 0 without its counter.
-    pub fn pop_ended(&mut self) -> Option<(u64, Result<u64, Cause>)> {
-        self.ended.pop_front().map(|(completion_id, _, result)| (completion_id, result))
+    /// The next operation that has ended.
+    pub fn pop_ended(&mut self) -> Option<EndedOp> {
+        self.ended.pop_front().map(|(ended, _)| ended)
+    }
+
+    /// Whether operations have ended that were not taken.
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     /// The target publishes which operations have finished.

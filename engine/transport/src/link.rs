@@ -3,6 +3,7 @@
 //! A transport owns no socket. What it must tell the other side goes as an opaque blob, with file descriptors beside it,
 //! over the session's control connection.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ pub struct RemoteEnd {
     pub workers: usize,
     /// The session's index in its table of peers.
     pub peer_index: u32,
+    /// Where it was met, if over the network: the port is that of the control connection.
+    pub address: Option<SocketAddr>,
     /// The process at the other end of the socket, as the operating system names it.
     pub watch: Arc<ProcessWatch>,
 }

@@ -83,6 +83,8 @@ impl AccessPath {
     pub const BOUNCE: &'static str = "bounce";
     /// Its owner moves it, as it goes to and from a stream between the two.
     pub const TCP: &'static str = "tcp";
+    /// Its owner moves it, as it comes in packets.
+    pub const DATAGRAM: &'static str = "datagram";
     /// This side's NIC writes it and reads it.
     pub const VERBS: &'static str = "verbs";
     /// It cannot be reached.

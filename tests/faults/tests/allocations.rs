@@ -408,7 +408,7 @@ fn over_packets(verdict: &mut Verdict) {
                 match posted % 3 {
                     0 => _ = ends[0].0.post(OpKind::Read, &what),
                     1 => _ = ends[0].0.post(OpKind::Write, &what),
-                    _ => ends[0].0.notify(posted, posted - 1, head, &[7; 100]),
+                    _ => _ = ends[0].0.notify(posted, posted - 1, head, &[7; 100]),
                 }
             }
             now = now + Duration::from_micros(30);

@@ -8,7 +8,7 @@ use penstock::flows::MemoryPolicy;
 
 use crate::env::Clock;
 use crate::faults::Death;
-use crate::links::Weather;
+use crate::links::{Rate, Weather};
 use crate::lives::spec::{Devices, Life, Step as Scheduled};
 use crate::random::Random;
 use crate::streams::spec::{Joining, Reading, Step as Streamed, Streaming};
@@ -633,10 +633,17 @@ pub(crate) fn micros(count: usize) -> Duration {
 }
 
 fn weather(random: &mut Random) -> Weather {
-    match random.below(3) {
+    let storm = Weather { delay_min: micros(5), delay_max: micros(900), rotten: 10, ..Weather::default() };
+    match random.below(5) {
         0 => Weather::default(),
         1 => Weather { delay_max: micros(400), ..Weather::default() },
-        _ => Weather { delay_min: micros(5), delay_max: micros(900), lost: 40, doubled: 40 },
+        2 => Weather { lost: 40, doubled: 40, ..storm },
+        3 => Weather { lost: 50 + random.below(151) as u32, ..storm },
+        _ => {
+            let (bytes_per_ms, queue_bytes) =
+                (5_000 + random.below(20_000) as u64, 20_000 + random.below(40_000) as u64);
+            Weather { rate: Some(Rate { bytes_per_ms, queue_bytes }), ..Weather::default() }
+        }
     }
 }
 

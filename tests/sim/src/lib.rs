@@ -71,7 +71,7 @@ pub mod world;
 
 pub use env::{Clock, Identity, SimEnv};
 pub use faults::Death;
-pub use links::Weather;
+pub use links::{Rate, Weather};
 pub use random::Random;
 pub use replay::replay;
 pub use trace::{Event, What};

@@ -16,12 +16,34 @@ pub struct Weather {
     pub lost: u32,
     /// So many of a thousand come twice.
     pub doubled: u32,
+    /// So many of a thousand come with a bit that is another one.
+    pub rotten: u32,
+    /// What a host's link to the network carries towards it, if that is bounded.
+    pub rate: Option<Rate>,
+    /// The longest packet that gets through, in bytes.
+    pub frame_bytes_max: usize,
+}
+
+/// What a link carries, and what waits in front of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    pub bytes_per_ms: u64,
+    /// What has no room in the queue is lost.
+    pub queue_bytes: u64,
 }
 
 impl Default for Weather {
     /// A fine day: a few dozen microseconds, and nothing is lost.
     fn default() -> Self {
-        Self { delay_min: Duration::from_micros(10), delay_max: Duration::from_micros(40), lost: 0, doubled: 0 }
+        Self {
+            delay_min: Duration::from_micros(10),
+            delay_max: Duration::from_micros(40),
+            lost: 0,
+            doubled: 0,
+            rotten: 0,
+            rate: None,
+            frame_bytes_max: 4096,
+        }
     }
 }
 

@@ -1,34 +1,45 @@
-//! Packets between hosts: lost, doubled, late, and in any order, by seed.
+//! Packets between hosts: lost, doubled, late, changed, and in any order, by seed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock::Timestamp;
-use penstock_sim::Fabric;
+use penstock_datagram_transport::port::{BurstSent, Port, PortFacts};
 
-use crate::links::Links;
+use crate::links::{Links, Rate};
 use crate::random::Random;
 use crate::trace::{What, digest};
 use crate::world::Core;
 
 /// Packets that a port keeps until they are taken. More are lost, as a full socket loses them.
 const ARRIVED_MAX: usize = 512;
+/// What such a port takes in bytes, as credit is counted: packets that fit into the one bound fit into the other.
+const RECEIVE_BYTES: u64 = 1 << 20;
 /// Packets that are on their way at most, over all links. More are lost.
 const FLYING_MAX: usize = 65_536;
+/// Packets of one burst.
+const BURST: usize = 16;
+/// The number of the first port that is opened.
+const PORT_FIRST: u16 = 1024;
 
 /// Every port and packet of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
-    next_port: u64,
+    opened: u16,
     next_packet: u64,
-    ports: BTreeMap<u64, Port>,
+    ports: BTreeMap<SocketAddr, OpenPort>,
     /// On their way, by the moment at which they are there at the earliest.
     flying: BTreeMap<(Timestamp, u64), Flying>,
+    /// When the link to a host has carried all that waits for it, where its rate is bounded.
+    busy_until: BTreeMap<u64, Timestamp>,
 }
 
 #[derive(Debug)]
-struct Port {
+struct OpenPort {
     engine: usize,
     host: u64,
     arrived: VecDeque<Vec<u8>>,
@@ -37,18 +48,20 @@ struct Port {
 #[derive(Debug)]
 struct Flying {
     from_host: u64,
-    to: u64,
+    to: SocketAddr,
     packet: Vec<u8>,
 }
 
 impl Packets {
-    fn open(&mut self, engine: usize, host: u64) -> u64 {
-        self.next_port += 1;
-        self.ports.insert(self.next_port, Port { engine, host, arrived: VecDeque::new() });
-        self.next_port
+    /// Opens a port. Its number is given once in the life of a world.
+    fn open(&mut self, engine: usize, host: u64, ip: IpAddr) -> SocketAddr {
+        self.opened = self.opened.checked_add(1).expect("a world has fewer ports than there are numbers");
+        let address = SocketAddr::new(ip, PORT_FIRST + self.opened);
+        self.ports.insert(address, OpenPort { engine, host, arrived: VecDeque::new() });
+        address
     }
 
-    fn close(&mut self, port: u64) {
+    fn close(&mut self, port: SocketAddr) {
         self.ports.remove(&port);
     }
 
@@ -64,22 +77,30 @@ impl Packets {
 
     pub(crate) fn send(
         &mut self,
-        from: u64,
-        to: u64,
-        packet: Vec<u8>,
+        from_host: u64,
+        to: SocketAddr,
+        mut packet: Vec<u8>,
         now: Timestamp,
         links: &Links,
         random: &mut Random,
     ) -> What {
         // Nobody is there any more; which is known on the way only, but is the same for who sent it.
-        let (Some(port), Some(there)) = (self.ports.get(&from), self.ports.get(&to)) else { return What::Astray };
-        let (from_host, to_host) = (port.host, there.host);
-        let weather = links.weather(from_host, to_host);
-        if !links.passes(from_host, to_host) || in_a_thousand(random, weather.lost) {
+        let Some(there) = self.ports.get(&to) else { return What::Astray };
+        let weather = links.weather(from_host, there.host);
+        if !links.passes(from_host, there.host) || in_a_thousand(random, weather.lost) {
             return What::Lost;
         }
-        if self.flying.len() >= FLYING_MAX {
+        if self.flying.len() >= FLYING_MAX || packet.len() > weather.frame_bytes_max {
             return What::Lost;
+        }
+        let host = there.host;
+        let Some(waits) = weather.rate.map_or(Some(Duration::ZERO), |rate| self.queue(host, packet.len(), rate, now))
+        else {
+            return What::Lost;
+        };
+        if in_a_thousand(random, weather.rotten) {
+            let bit = random.below(packet.len() * 8);
+            packet[bit / 8] ^= 1 << (bit % 8);
         }
         let copies = if in_a_thousand(random, weather.doubled) { 2 } else { 1 };
         for _ in 0..copies {
@@ -87,13 +108,31 @@ impl Packets {
             let delay = weather.delay_min + Duration::from_nanos(random.below(span + 1) as u64);
             self.next_packet += 1;
             let flying = Flying { from_host, to, packet: packet.clone() };
-            self.flying.insert((now + delay, self.next_packet), flying);
+            self.flying.insert((now + waits + delay, self.next_packet), flying);
         }
         What::Sent
     }
 
-    fn receive(&mut self, port: u64) -> Option<Vec<u8>> {
+    /// How long a packet waits until the link to a host has carried it; none: it has no room there.
+    fn queue(&mut self, host: u64, bytes: usize, rate: Rate, now: Timestamp) -> Option<Duration> {
+        let until = self.busy_until.entry(host).or_default();
+        let waits = until.since(now);
+        let takes = |bytes: u64| Duration::from_nanos(bytes * 1_000_000 / rate.bytes_per_ms);
+        if waits + takes(bytes as u64) > takes(rate.queue_bytes) {
+            return None;
+        }
+        *until = now + waits + takes(bytes as u64);
+        Some(until.since(now))
+    }
+
+    fn receive(&mut self, port: SocketAddr) -> Option<Vec<u8>> {
         self.ports.get_mut(&port)?.arrived.pop_front()
+    }
+
+    /// The longest packet that gets from a host to an address.
+    fn frame_bytes(&self, from_host: u64, to: IpAddr, links: &Links) -> usize {
+        let there = self.ports.iter().find(|(address, _)| address.ip() == to);
+        links.weather(from_host, there.map_or(from_host, |(_, port)| port.host)).frame_bytes_max
     }
 
     /// When the next of those on their way is there.
@@ -123,38 +162,83 @@ fn in_a_thousand(random: &mut Random, count: u32) -> bool {
     count > 0 && random.below(1000) < count as usize
 }
 
-/// What one engine has of the network for its packets.
-pub(crate) struct PacketFabric {
-    pub(crate) core: Arc<Core>,
-    pub(crate) engine: usize,
+/// One engine's port to the network. It is closed when it is dropped.
+pub(crate) struct SimPort {
+    core: Arc<Core>,
+    engine: usize,
+    facts: PortFacts,
+    frame: Vec<u8>,
+    /// Never readable: who waits on one thread with its whole world has nobody to be woken by.
+    silent: OwnedFd,
 }
 
-impl Fabric for PacketFabric {
-    fn now(&self) -> Timestamp {
-        self.core.now_of(self.engine)
+impl SimPort {
+    pub(crate) fn open(core: &Arc<Core>, engine: usize, ip: IpAddr) -> io::Result<Self> {
+        let address = {
+            let mut state = core.lock();
+            let host = state.host_of(engine);
+            state.packets.open(engine, host, ip)
+        };
+        let facts = PortFacts {
+            name: "a simulated network".to_owned(),
+            address,
+            receive_bytes: RECEIVE_BYTES,
+            needs_checksums: true,
+        };
+        let (silent, _) = io::pipe()?;
+        Ok(Self { core: Arc::clone(core), engine, facts, frame: Vec::new(), silent: silent.into() })
+    }
+}
+
+impl Port for SimPort {
+    fn facts(&self) -> &PortFacts {
+        &self.facts
     }
 
-    fn open(&self, _: u64) -> u64 {
-        let mut state = self.core.lock();
-        let host = state.host_of(self.engine);
-        state.packets.open(self.engine, host)
+    fn frame_bytes(&self, to: SocketAddr) -> io::Result<usize> {
+        let state = self.core.lock();
+        Ok(state.packets.frame_bytes(state.host_of(self.engine), to.ip(), &state.links))
     }
 
-    fn close(&self, port: u64) {
-        self.core.lock().packets.close(port);
-    }
-
-    fn send(&self, from: u64, to: u64, packet: Vec<u8>) {
-        if self.core.lock().is_dead(self.engine) {
-            return;
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        // The lock is not held while a packet is looked at: that asks for the time.
+        while count < BURST
+            && let Some(packet) = { self.core.lock().packets.receive(self.facts.address) }
+        {
+            take(&packet);
+            count += 1;
         }
-        let digest = digest(&packet);
-        let what = self.core.lock().send_packet(from, to, packet);
-        self.core.record(self.engine, what, digest);
+        count
     }
 
-    fn receive(&self, port: u64) -> Option<Vec<u8>> {
-        self.core.lock().packets.receive(port)
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        frame_bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+    ) -> BurstSent {
+        self.frame.resize(frame_bytes, 0);
+        for _ in 0..BURST {
+            let Some(bytes) = fill(&mut self.frame) else { return BurstSent::Whole };
+            if self.core.lock().is_dead(self.engine) {
+                continue;
+            }
+            let digest = digest(&self.frame[..bytes]);
+            let what = self.core.lock().send_packet(self.engine, to, self.frame[..bytes].to_vec());
+            self.core.record(self.engine, what, digest);
+        }
+        BurstSent::Full
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.silent.as_fd()
+    }
+}
+
+impl Drop for SimPort {
+    fn drop(&mut self) {
+        self.core.lock().packets.close(self.facts.address);
     }
 }
 
@@ -167,9 +251,9 @@ mod tests {
     fn thousand(weather: Weather, seed: u64) -> (Vec<What>, Vec<Timestamp>) {
         let (mut packets, mut links, mut random) = (Packets::default(), Links::default(), Random::new(seed));
         links.set_usual(weather);
-        let (from, to) = (packets.open(0, 1), packets.open(1, 2));
+        let to = packets.open(1, 2, [10, 0, 0, 2].into());
         let now = Timestamp::from_ns(5);
-        let send = |_| packets.send(from, to, vec![1], now, &links, &mut random);
+        let send = |_| packets.send(1, to, vec![1], now, &links, &mut random);
         let what = (0..1000).map(send).collect();
         let mut arrived = Vec::new();
         while let Some(due) = packets.next_due() {
@@ -184,7 +268,7 @@ mod tests {
     #[test]
     fn packets_fare_as_the_weather_says() {
         let (delay_min, delay_max) = (Duration::from_nanos(10), Duration::from_nanos(90));
-        let fine = Weather { delay_min, delay_max, lost: 0, doubled: 0 };
+        let fine = Weather { delay_min, delay_max, ..Weather::default() };
         let (what, arrived) = thousand(fine, 1);
         assert!(what.iter().all(|what| *what == What::Sent));
         assert_eq!(arrived.len(), 1000);
@@ -199,17 +283,18 @@ mod tests {
     #[test]
     fn nothing_arrives_over_a_link_that_was_cut_or_at_a_port_that_was_closed() {
         let (mut packets, mut links, mut random) = (Packets::default(), Links::default(), Random::new(1));
-        let (from, to) = (packets.open(0, 1), packets.open(1, 2));
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let (from, to) = (packets.open(0, 1, ip), packets.open(1, 2, [10, 0, 0, 2].into()));
         let now = Timestamp::from_ns(5);
-        assert_eq!(packets.send(from, to, vec![1], now, &links, &mut random), What::Sent);
+        assert_eq!(packets.send(1, to, vec![1], now, &links, &mut random), What::Sent);
         links.cut(1, 2);
         assert_eq!(packets.deliver(0, &links), None);
-        assert_eq!(packets.send(from, to, vec![1], now, &links, &mut random), What::Lost);
-        assert_eq!(packets.send(to, from, vec![1], now, &links, &mut random), What::Sent, "the other direction passes");
+        assert_eq!(packets.send(1, to, vec![1], now, &links, &mut random), What::Lost);
+        assert_eq!(packets.send(2, from, vec![1], now, &links, &mut random), What::Sent, "the other direction passes");
         packets.crash(0);
         assert_eq!(packets.deliver(0, &links), None);
-        assert_eq!(packets.send(to, from, vec![1], now, &links, &mut random), What::Astray);
-        assert_ne!(packets.open(0, 1), from, "no port is given twice");
+        assert_eq!(packets.send(2, from, vec![1], now, &links, &mut random), What::Astray);
+        assert_ne!(packets.open(0, 1, ip), from, "no port is given twice");
         assert_eq!(packets.open_ports(), 2);
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use penstock::config::{Config, PagesChoice, ProcessVmChoice, Progress, TransportName};
 use penstock::{Engine, StartError, Timestamp};
-use penstock_sim::SimTransport;
+use penstock_datagram_transport::{DatagramOptions, DatagramTransport};
 
 use crate::env::{Clock, Identity, SimEnv};
 use crate::links::Links;
 use crate::network::{EndId, Network};
-use crate::packets::{PacketFabric, Packets};
+use crate::packets::{Packets, SimPort};
 use crate::random::Random;
 use crate::secret;
 use crate::trace::{Event, Trace, What};
@@ -145,14 +145,16 @@ impl World {
         };
         let env = SimEnv::new(&self.core, number, identity, random);
         let (is_for_others, patience) = (!config.session.listen.is_empty(), config.session.heartbeat_ms);
-        let core = Arc::clone(&self.core);
+        let (core, its_env) = (Arc::clone(&self.core), Arc::new(env.clone()));
         let engine = Engine::start_making(env, config, |segments, registry| {
             if !is_for_others {
                 return Ok(Vec::new());
             }
-            let fabric = Arc::new(PacketFabric { core, engine: number });
-            let transport = SimTransport::new(Arc::clone(segments), Arc::clone(registry), fabric)?;
-            Ok(vec![Arc::new(transport.patient_for(Duration::from_millis(patience)))])
+            let port = Box::new(SimPort::open(&core, number, identity.ip())?);
+            let patience = Duration::from_millis(patience);
+            let options = DatagramOptions { patience, ..DatagramOptions::default() };
+            let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
+            Ok(vec![Arc::new(DatagramTransport::new(segments, registry, its_env, vec![port], options)?)])
         });
         let engine = Arc::new(engine?);
         self.core.lock().members[number].engine = Arc::downgrade(&engine);
@@ -370,8 +372,9 @@ impl State {
         self.network.send(end, bytes, tokens, &mut self.random)
     }
 
-    pub(crate) fn send_packet(&mut self, from: u64, to: u64, packet: Vec<u8>) -> What {
-        self.packets.send(from, to, packet, self.now, &self.links, &mut self.random)
+    pub(crate) fn send_packet(&mut self, engine: usize, to: SocketAddr, packet: Vec<u8>) -> What {
+        let from_host = self.host_of(engine);
+        self.packets.send(from_host, to, packet, self.now, &self.links, &mut self.random)
     }
 
     pub(crate) fn accept(&mut self, listener: u64) -> Option<EndId> {

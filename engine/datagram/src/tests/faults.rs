@@ -200,9 +200,9 @@ impl Story {
         }
         let id = open[random.below(open.len() as u64) as usize];
         let op = self.known.get_mut(&id).expect("it is one of them");
-        let Some(is_over) = self.pair.ends[op.from].connection.cancel(id) else { return };
+        let Some(given_up) = self.pair.ends[op.from].connection.cancel(id) else { return };
         op.is_cancelled = true;
-        if is_over {
+        if given_up.has_ended {
             op.result = Some(Err(Cause::Cancelled));
             let target = if op.is_read { op.from } else { 1 - op.from };
             for span in &op.spans {
@@ -425,6 +425,7 @@ fn a_stretch_without_acknowledgements_uses_up_no_numbers() {
 fn a_peer_that_acknowledges_nothing_costs_bounded_memory() {
     let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
     pair.ends[0].connection.set_note_credit(1);
+    assert!(pair.run(LONG, |pair| pair.ends[1].side.told.1 == 1));
     pair.ends[1].connection.set_patience(Duration::from_secs(3600));
     pair.cuts[1] = true;
     for lines in 0..4000 {

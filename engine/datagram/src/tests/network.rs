@@ -9,7 +9,7 @@ use penstock_transport::{CounterRef, Note};
 
 use crate::connection::{ConnectionError, ConnectionSettings, DatagramConnection, LocalSide, Piece};
 use crate::credit::ReceiveBuffer;
-use crate::initiator::{MoveRequest, OpKind, ProtocolViolation};
+use crate::initiator::{EndedOp, MoveRequest, OpKind, ProtocolViolation};
 use crate::keys::ConnectionKeys;
 use crate::wire::{MemoryRequest, NotifyHead};
 
@@ -319,9 +319,9 @@ impl Pair {
             }
             let End { connection, ended, .. } = &mut self.ends[index];
             while self.takes_ended
-                && let Some(end) = connection.pop_ended()
+                && let Some(EndedOp { completion_id, result, .. }) = connection.pop_ended()
             {
-                ended.push(end);
+                ended.push((completion_id, result));
             }
         }
     }

@@ -8,7 +8,7 @@ use penstock_transport::{CounterRef, Note};
 use super::network::OPEN;
 use crate::connection::{LocalSide, Piece};
 use crate::in_flight::PacketItem;
-use crate::initiator::{Initiator, MoveRequest, OpKind, ProtocolViolation};
+use crate::initiator::{EndedOp, Initiator, MoveRequest, OpKind, ProtocolViolation};
 use crate::target::Target;
 use crate::wire::{AckBits, AckBlock, MemoryRequest, NotifyHead, OpPart, Packet, PacketMessage, PacketWriter};
 
@@ -183,7 +183,7 @@ const INITIATOR_EVENTS: [InitiatorEvent; 8] = [
         let arrival = initiator.on_data(part, &[0; 10], &mut Vec::new(), &mut Stub { refuses: false })?;
         Ok(format!("{arrival:?}"))
     }),
-    ("cancelled", |initiator, _| Ok(format!("{:?}", initiator.cancel(77)))),
+    ("cancelled", |initiator, _| Ok(format!("{:?}", initiator.cancel(77).map(|given_up| given_up.has_ended)))),
 ];
 
 const INITIATOR_STATES: [(&str, &[usize]); 5] =
@@ -209,8 +209,8 @@ fn an_operation_of_this_side() {
                     event(&mut initiator, operation).unwrap_or_else(|ProtocolViolation| "violation".to_owned());
                 ended.extend(std::iter::from_fn(|| initiator.pop_ended()));
                 let ends = match ended.get(before) {
-                    Some((_, Ok(bytes))) => format!("ends: {bytes}"),
-                    Some((_, Err(cause))) => format!("ends: {cause:?}"),
+                    Some(EndedOp { result: Ok(bytes), .. }) => format!("ends: {bytes}"),
+                    Some(EndedOp { result: Err(cause), .. }) => format!("ends: {cause:?}"),
                     None => String::new(),
                 };
                 assert!(ended.len() <= 1, "an operation ends once");

@@ -1,5 +1,6 @@
 //! From a connection to a session.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -155,6 +156,7 @@ fn sides<E: Env>(
     shared: &Shared<E>,
     peer_index: u32,
     theirs: &Hello,
+    address: Option<SocketAddr>,
     process: &Arc<ProcessWatch>,
 ) -> (LocalEnd, RemoteEnd) {
     let here = LocalEnd {
@@ -171,6 +173,7 @@ fn sides<E: Env>(
         epoch: theirs.epoch,
         workers: usize::from(theirs.workers),
         peer_index: theirs.peer_index,
+        address,
         watch: Arc::clone(process),
     };
     (here, there)
@@ -256,7 +259,7 @@ impl<E: Env> Control<E> {
         })?;
         greeter.peer_index = Some(peer_index);
         let theirs = greeter.greeting.theirs().expect("its hello was taken just now");
-        let (here, there) = sides(&shared, peer_index, theirs, &greeter.process);
+        let (here, there) = sides(&shared, peer_index, theirs, connection.stream.remote(), &greeter.process);
         let mut reasons = vec![allowed_in_words(&theirs.transports)];
         reasons.extend(shared.reports.iter().filter_map(|report| {
             let missing =
@@ -322,7 +325,7 @@ impl<E: Env> Control<E> {
         // Whether the two have another transport that they can try.
         let is_next = |name: &String| *name != theirs.transport && theirs_hello.transports.contains(name);
         let has_next = ours.iter().any(is_next);
-        let (here, there) = sides(&shared, peer_index, theirs_hello, &greeter.process);
+        let (here, there) = sides(&shared, peer_index, theirs_hello, connection.stream.remote(), &greeter.process);
         let reached = transport.reaches(&here, &there);
         reached.map_err(|reason| Refusal(RefusalCode::NoTransport, format!("{}: {reason}", theirs.transport)))?;
         let offering = offer(&*transport, here, there);

@@ -73,21 +73,36 @@ impl Notes {
 
     /// A note has come: it is delivered, or kept until there is room. One that may not be delivered only takes its room.
     pub fn arrive(&mut self, note: Note<'_>, is_wanted: bool, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
-        let lines = lines_for(note.payload.len()) as u64;
-        self.came += lines;
-        if self.came - self.told > LINES {
-            return Err(LaneFault(Cause::PeerCorrupt)); // More than it was promised.
-        }
+        let lines = self.count(note)?;
         if !is_wanted {
             self.taken += lines;
         } else if self.held.is_empty() && events.reserve_note() {
             events.note(note);
             self.taken += lines;
         } else {
-            self.held.push_back((note.id, note.payload.len()));
-            self.bytes.extend(note.payload);
+            self.hold(note);
         }
         Ok(())
+    }
+
+    /// A note has come: it is kept until [`Notes::deliver`].
+    pub fn keep(&mut self, note: Note<'_>) -> Result<(), LaneFault> {
+        self.count(note)?;
+        self.hold(note);
+        Ok(())
+    }
+
+    /// The lines of a note that has come.
+    fn count(&mut self, note: Note<'_>) -> Result<u64, LaneFault> {
+        let lines = lines_for(note.payload.len()) as u64;
+        self.came += lines;
+        // More than it was promised?
+        if self.came - self.told > LINES { Err(LaneFault(Cause::PeerCorrupt)) } else { Ok(lines) }
+    }
+
+    fn hold(&mut self, note: Note<'_>) {
+        self.held.push_back((note.id, note.payload.len()));
+        self.bytes.extend(note.payload);
     }
 
     /// Delivers what was kept, as far as there is room.

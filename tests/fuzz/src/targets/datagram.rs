@@ -9,7 +9,7 @@ use std::time::Duration;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Generation, NoteId, RegionId, Span, Timestamp};
 use penstock_datagram::connection::ConnectionSettings;
-use penstock_datagram::initiator::{MoveRequest, OpKind, ProtocolViolation};
+use penstock_datagram::initiator::{EndedOp, MoveRequest, OpKind, ProtocolViolation};
 use penstock_datagram::wire::{FRAME_BYTES_MIN, MemoryRequest, NotifyHead, Packet};
 use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, PacketFate, Piece};
 use penstock_transport::{CounterRef, Note};
@@ -137,7 +137,7 @@ pub fn run(input: &[u8]) {
         connection.post(kind, &MoveRequest { completion_id: id, transfer: id, key: KEY, revision: 0, spans: &spans });
     }
     let head = NotifyHead { note: Some((NoteId(9), 5)), ..NotifyHead::default() };
-    connection.notify(5, 4, head, b"hello");
+    let _ = connection.notify(5, 4, head, b"hello");
     let (mut frame, mut rest, mut ended) = (vec![0; FRAME_BYTES_MIN], input, BTreeSet::new());
     for number in 1..=PACKETS_MAX as u64 {
         let Some((len, after)) = rest.split_first_chunk::<2>() else { break };
@@ -159,7 +159,7 @@ pub fn run(input: &[u8]) {
                 break;
             }
         }
-        while let Some((id, _)) = connection.pop_ended() {
+        while let Some(EndedOp { completion_id: id, .. }) = connection.pop_ended() {
             assert!(ended.insert(id), "operation {id} has ended twice");
         }
         assert!(connection.deadline() > now, "it wants to be turned, and does nothing");

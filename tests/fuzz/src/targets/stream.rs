@@ -208,7 +208,7 @@ impl Bench {
         let transport = TcpTransport::new(Arc::clone(&segments), registry, TcpIo::Epoll, 1).expect(HERE);
         let here = LocalEnd { host: 1, process: 1, epoch: 1, workers: 1, peer_index: PARTY };
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: 1, peer_index: PARTY, watch };
+        let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: 1, peer_index: PARTY, address: None, watch };
         assert_eq!(regions[0].key(), RegionKey { region: RegionId(WRITABLE), generation: Generation(GENERATION) });
         let offering = transport.offer(here, there).expect(HERE);
         let link = (offering.join)(&offering.blob, Vec::new()).expect("both are of one release");

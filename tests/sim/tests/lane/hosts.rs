@@ -19,7 +19,7 @@ fn engines_of_two_hosts_meet_at_addresses_and_those_of_one_at_sockets() {
         assert_eq!(target.addresses(), ["10.0.0.2:7400".parse::<SocketAddr>().unwrap()]);
         assert!(neighbour.addresses()[0].port() >= 20_000);
         let (far, near) = (connect(world, &source, &target), connect(world, &neighbour, &target));
-        assert_eq!((far.transport(), near.transport()), ("sim", "shm"));
+        assert_eq!((far.transport(), near.transport()), ("datagram", "shm"));
         assert_eq!((far.address(), near.address()), (Some(target.addresses()[0]), None));
         assert_eq!(connect(world, &source, &neighbour).address(), Some(neighbour.addresses()[0]));
         let caller = target.peers().into_iter().find(|peer| peer.name().as_str() == "source").unwrap();
@@ -68,6 +68,6 @@ fn a_peer_is_found_again_at_its_address_after_it_has_died() {
         let target = start(world, FAR, "target");
         world.wait(SOON, || old.ended().is_some()).unwrap();
         let new = source.reconnect(&old, Duration::from_secs(2)).unwrap();
-        assert_eq!((new.epoch(), new.transport()), (target.epoch(), "sim"));
+        assert_eq!((new.epoch(), new.transport()), (target.epoch(), "datagram"));
     });
 }

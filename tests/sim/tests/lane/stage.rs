@@ -61,7 +61,7 @@ impl<'w> Stage<'w> {
         let (target, source) = (start(world, FAR, "target"), start(world, NEAR, "source"));
         let (far, near) = (pool(&target, "kv"), pool(&source, "kv"));
         let peer = connect(world, &source, &target);
-        assert_eq!(peer.transport(), "sim");
+        assert_eq!(peer.transport(), "datagram");
         Self { world, source, target, near, far, peer }
     }
 
@@ -165,5 +165,12 @@ pub(crate) fn a_while(parts: u64) -> Duration {
 
 /// Packets vanish, come twice, and overtake each other.
 pub(crate) fn storm() -> Weather {
-    Weather { delay_min: Duration::from_micros(5), delay_max: Duration::from_micros(900), lost: 50, doubled: 50 }
+    Weather {
+        delay_min: Duration::from_micros(5),
+        delay_max: Duration::from_micros(900),
+        lost: 50,
+        doubled: 50,
+        rotten: 5,
+        ..Weather::default()
+    }
 }

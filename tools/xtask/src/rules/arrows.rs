@@ -80,7 +80,7 @@ const ALL: &[&str] = &[
     "penstock-shm",
     "penstock-tcp",
     "penstock-verbs",
-    "penstock-sim",
+    "penstock-datagram-transport",
 ];
 
 /// The labs also try the doctor in places that only root can make.
@@ -112,8 +112,11 @@ const PLACES: &[Place] = &[
     place("penstock-flows", "engine/flows", &["penstock-core", "penstock-session"]),
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
-    // No engine has it by itself: a simulation passes it to one.
-    place("penstock-sim", "engine/backends/sim", TRANSPORTS_MAY_USE),
+    place(
+        "penstock-datagram-transport",
+        "engine/backends/datagram",
+        &["penstock-core", "penstock-memory", "penstock-ring", "penstock-transport", "penstock-datagram"],
+    ),
     place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
     place(
         "penstock-verbs",

@@ -13,7 +13,7 @@ use super::process;
 use super::tally::Tally;
 
 /// Seeds within which a planted bug has to be found.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 3000;
 /// Seeds that each run adds to the fixed ones. Those that everybody runs find nothing new in a tree that has passed them.
 const FRESH_SEEDS: u64 = 1000;
 /// Where the first of them lies.

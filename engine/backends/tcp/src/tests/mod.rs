@@ -185,7 +185,7 @@ fn offer_of(streams: usize, workers: usize, theirs: usize) -> Offered {
     let transport = TcpTransport::new(Arc::clone(&segments), Arc::clone(&registry), TcpIo::Auto, streams).unwrap();
     let here = LocalEnd { host: 1, process: 1, epoch: 1, workers, peer_index: PARTY };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: theirs, peer_index: PARTY, watch };
+    let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: theirs, peer_index: PARTY, address: None, watch };
     let offering = transport.offer(here, there).unwrap();
     Offered { segments, registry, transport, offering }
 }

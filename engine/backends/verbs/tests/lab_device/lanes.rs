@@ -139,7 +139,15 @@ fn session(posting: Posting) -> [Side; 2] {
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
         let here = LocalEnd { host: number, process: number, epoch: number, workers: 1, peer_index: PARTY };
         let other = 3 - number;
-        let there = RemoteEnd { host: other, process: other, epoch: other, workers: 1, peer_index: PARTY, watch };
+        let there = RemoteEnd {
+            host: other,
+            process: other,
+            epoch: other,
+            workers: 1,
+            peer_index: PARTY,
+            address: None,
+            watch,
+        };
         engine.transport.offer(here, there).expect("an offer")
     };
     let (offer_one, offer_two) = (offer(&one, 1), offer(&two, 2));

@@ -87,7 +87,7 @@ impl Engine {
     fn offer(&self, peer_index: u32, theirs: usize) -> Offering {
         let here = LocalEnd { host: 1, process: 1, epoch: 1, workers: self.segments.workers(), peer_index };
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: theirs, peer_index, watch };
+        let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: theirs, peer_index, address: None, watch };
         self.transport.offer(here, there).unwrap()
     }
 

@@ -16,7 +16,15 @@ fn a_desk_without_room_refuses_the_offer_and_says_what_is_missing() {
     let offers: Vec<_> = (0..2).map(|peer_index| engine.offer(peer_index, 1)).collect();
     let here = LocalEnd { host: 1, process: 1, epoch: 1, workers: 1, peer_index: 2 };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = || RemoteEnd { host: 2, process: 2, epoch: 2, workers: 1, peer_index: 2, watch: Arc::clone(&watch) };
+    let there = || RemoteEnd {
+        host: 2,
+        process: 2,
+        epoch: 2,
+        workers: 1,
+        peer_index: 2,
+        address: None,
+        watch: Arc::clone(&watch),
+    };
     let refused = engine.transport.offer(here, there()).err().expect("there is no room").to_string();
     assert!(refused.contains("model0/1 has no room for the completions of one more queue"), "{refused}");
     assert_eq!(engine.adapters[0].counts().queues, 2);

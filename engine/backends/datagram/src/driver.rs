@@ -1,0 +1,46 @@
+//! What a worker does for all its connections at once.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::Timestamp;
+use penstock_ring::ReadyBits;
+use penstock_transport::{Driver, Rest};
+
+use crate::hub::Hub;
+
+/// What is due so soon is waited for: a sleep takes longer.
+const NAP_MIN: Duration = Duration::from_micros(60);
+
+pub(crate) struct DatagramDriver {
+    hub: Arc<Hub>,
+    ready: ReadyBits,
+    descriptor: OwnedFd,
+}
+
+impl DatagramDriver {
+    /// The driver of the worker with this hub and these ready bits.
+    pub(crate) fn new(hub: Arc<Hub>, ready: ReadyBits) -> io::Result<Self> {
+        let descriptor = hub.lock().descriptor().try_clone_to_owned()?;
+        Ok(Self { hub, ready, descriptor })
+    }
+}
+
+impl Driver for DatagramDriver {
+    fn turn(&mut self) -> bool {
+        let Self { hub, ready, .. } = self;
+        let env = &hub.env;
+        hub.lock().turn(|| env.now(), |peer_index| ready.mark(peer_index))
+    }
+
+    fn rest(&mut self, now: Timestamp) -> Rest {
+        let until = self.hub.lock().due();
+        if until <= now + NAP_MIN { Rest::Busy } else { Rest::Until(until) }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -1,0 +1,314 @@
+//! A worker's port and its connections.
+//!
+//! The driver and the lanes of one worker share them, so the lock is waited for only while a session begins.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use penstock_core::env::TransportEnv;
+use penstock_core::{Cause, Timestamp};
+use penstock_datagram::DatagramConnection;
+use penstock_datagram::connection::ConnectionError;
+use penstock_datagram::credit::ReceiveBuffer;
+use penstock_datagram::wire::connection_of;
+use penstock_transport::{LaneEvents, LaneFault};
+
+use crate::port::{BurstSent, Port, PortFacts};
+use crate::side::Side;
+
+/// Bursts that one look at a lane sends.
+const BURSTS_PER_POLL: usize = 2;
+/// A port that took no more is asked again after so long.
+const BLOCKED_FOR: Duration = Duration::from_micros(60);
+/// The low bits of an id are the place of its connection.
+const PLACE_BITS: u32 = 16;
+
+pub(crate) struct Hub {
+    pub(crate) env: Arc<dyn TransportEnv>,
+    connections: Mutex<Connections>,
+}
+
+/// One worker's connection to one of the peer's, with its memory.
+pub(crate) struct Endpoint {
+    pub(crate) connection: DatagramConnection,
+    pub(crate) side: Side,
+    /// Where the peer's worker receives.
+    address: SocketAddr,
+    frame_bytes: usize,
+    /// The place of its lane among the worker's.
+    peer_index: u32,
+    /// When the lane is to be looked at although nothing comes.
+    due: Timestamp,
+    /// Packets of this burst were for it.
+    is_touched: bool,
+    /// Why it is over.
+    pub(crate) fault: Option<LaneFault>,
+}
+
+/// A place for a connection. Its id is used once, so that a late packet finds nobody.
+#[derive(Default)]
+struct Place {
+    id: u64,
+    endpoint: Option<Box<Endpoint>>,
+}
+
+/// What is behind the lock.
+pub(crate) struct Connections {
+    port: Box<dyn Port>,
+    buffer: ReceiveBuffer,
+    places: Vec<Place>,
+    free: Vec<u16>,
+    /// The earliest `due` of all, or earlier.
+    due: Timestamp,
+    /// Packets that were for no connection.
+    strangers: u64,
+}
+
+impl Hub {
+    pub(crate) fn new(env: Arc<dyn TransportEnv>, port: Box<dyn Port>) -> Self {
+        let buffer = ReceiveBuffer::new(port.facts().receive_bytes);
+        let (places, free) = (Vec::new(), Vec::new());
+        let connections = Connections { port, buffer, places, free, due: Timestamp::NEVER, strangers: 0 };
+        Self { env, connections: Mutex::new(connections) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for a connection; none: there are too many. What is dropped gives it back.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Option<Reserved> {
+        let random = self.env.random();
+        let id = self.lock().reserve(random)?;
+        Some(Reserved { hub: Arc::clone(self), id })
+    }
+}
+
+/// A place for a connection. Nothing of the connection touches memory any more when it is dropped.
+pub(crate) struct Reserved {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) id: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // What it holds is dropped outside of the lock.
+        let _endpoint = self.hub.lock().release(self.id);
+    }
+}
+
+fn place_of(id: u64) -> usize {
+    (id & ((1 << PLACE_BITS) - 1)) as usize
+}
+
+impl Connections {
+    fn reserve(&mut self, random: u64) -> Option<u64> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                let place = u16::try_from(self.places.len()).ok()?;
+                self.places.push(Place::default());
+                place
+            }
+        };
+        let id = random << PLACE_BITS | u64::from(place);
+        self.places[usize::from(place)].id = id;
+        Some(id)
+    }
+
+    fn release(&mut self, id: u64) -> Option<Box<Endpoint>> {
+        let place = self.places.get_mut(place_of(id)).filter(|place| place.id == id)?;
+        self.free.push(place_of(id) as u16);
+        std::mem::take(place).endpoint
+    }
+
+    /// A session has begun.
+    pub(crate) fn connect(&mut self, id: u64, endpoint: Endpoint) {
+        self.due = self.due.min(endpoint.due);
+        if let Some(place) = self.places.get_mut(place_of(id)).filter(|place| place.id == id) {
+            place.endpoint = Some(Box::new(endpoint));
+        }
+    }
+
+    pub(crate) fn facts(&self) -> &PortFacts {
+        self.port.facts()
+    }
+
+    pub(crate) fn frame_bytes(&self, to: SocketAddr) -> std::io::Result<usize> {
+        self.port.frame_bytes(to)
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.port.descriptor()
+    }
+
+    /// The connection of this id, with what carries it.
+    pub(crate) fn endpoint(&mut self, id: u64) -> Option<&mut Endpoint> {
+        let place = self.places.get_mut(place_of(id)).filter(|place| place.id == id)?;
+        place.endpoint.as_deref_mut()
+    }
+
+    /// When the next lane wants to be looked at.
+    pub(crate) fn due(&self) -> Timestamp {
+        self.due
+    }
+
+    /// Takes what has come, and marks the lanes that have something to do. Returns whether anything had.
+    pub(crate) fn turn(&mut self, now: impl Fn() -> Timestamp, mut mark: impl FnMut(usize)) -> bool {
+        let Self { port, places, strangers, due, .. } = self;
+        let mut read = None;
+        let came = port.receive(&mut |packet| {
+            let now = *read.get_or_insert_with(&now);
+            let endpoint = connection_of(packet).and_then(|id| {
+                let place = places.get_mut(place_of(id)).filter(|place| place.id == id)?;
+                place.endpoint.as_deref_mut()
+            });
+            match endpoint {
+                Some(endpoint) => endpoint.receive(packet, now),
+                None => *strangers += 1,
+            }
+        });
+        if came == 0 && *due == Timestamp::NEVER {
+            return false;
+        }
+        let now = read.unwrap_or_else(now);
+        if came == 0 && *due > now {
+            return false;
+        }
+        *due = Timestamp::NEVER;
+        let mut any = false;
+        for endpoint in places.iter_mut().filter_map(|place| place.endpoint.as_deref_mut()) {
+            if std::mem::take(&mut endpoint.is_touched) {
+                endpoint.connection.end_burst();
+                mark(endpoint.peer_index as usize);
+                any = true;
+            } else if endpoint.due <= now {
+                mark(endpoint.peer_index as usize);
+                any = true;
+            }
+            *due = (*due).min(endpoint.due);
+        }
+        any
+    }
+
+    /// What the peer of this connection may have on its way here, beside those of the others.
+    fn share(&self, id: u64, frame_bytes: usize, now: Timestamp) -> u64 {
+        let (mut connections, mut active, mut outstanding) = (1, 1, 0);
+        let others = self.places.iter().filter(|place| place.id != id);
+        for endpoint in others.filter_map(|place| place.endpoint.as_deref()) {
+            let granted = endpoint.connection.granted(now);
+            (connections, outstanding) = (connections + 1, outstanding + granted);
+            active += u64::from(granted > 0);
+        }
+        self.buffer.share(connections, active, outstanding, frame_bytes)
+    }
+
+    /// Does what is due for one connection: reports what has ended, and sends. Returns whether there may be more to send.
+    pub(crate) fn poll(&mut self, id: u64, now: Timestamp, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
+        let Some(endpoint) = self.endpoint(id) else { return Ok(false) };
+        endpoint.expire(now)?;
+        endpoint.report(events);
+        self.transmit(id, now)
+    }
+
+    /// Sends for one connection what may leave. Returns whether there may be more.
+    pub(crate) fn transmit(&mut self, id: u64, now: Timestamp) -> Result<bool, LaneFault> {
+        let Some(frame_bytes) = self.endpoint(id).map(|endpoint| endpoint.frame_bytes) else { return Ok(false) };
+        let share = self.share(id, frame_bytes, now);
+        let Self { port, places, due, .. } = self;
+        let Some(endpoint) = places[place_of(id)].endpoint.as_deref_mut() else { return Ok(false) };
+        if let Some(fault) = endpoint.fault {
+            return Err(fault);
+        }
+        let Endpoint { connection, side, address, .. } = endpoint;
+        connection.set_share(share);
+        let mut sent = BurstSent::Full;
+        for _ in 0..BURSTS_PER_POLL {
+            sent = port.send(*address, frame_bytes, &mut |frame| connection.transmit(now, frame, side));
+            if sent != BurstSent::Full {
+                break;
+            }
+        }
+        if sent == BurstSent::TooLong {
+            tracing::warn!(peer = %address, frame_bytes, "the way to a peer does not carry packets of the session's length");
+            return Err(endpoint.fail(Cause::NoPath));
+        }
+        endpoint.due = endpoint.connection.deadline();
+        if sent == BurstSent::Blocked {
+            endpoint.due = endpoint.due.min(now + BLOCKED_FOR);
+        }
+        *due = (*due).min(endpoint.due);
+        Ok(sent == BurstSent::Full)
+    }
+}
+
+impl Endpoint {
+    /// One that begins now, and says so.
+    pub(crate) fn new(
+        mut connection: DatagramConnection,
+        side: Side,
+        address: SocketAddr,
+        frame_bytes: usize,
+        peer_index: u32,
+        now: Timestamp,
+    ) -> Self {
+        connection.set_note_credit(0);
+        Self { connection, side, address, frame_bytes, peer_index, due: now, is_touched: false, fault: None }
+    }
+
+    fn receive(&mut self, packet: &[u8], now: Timestamp) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.is_touched = true;
+        if let Err(error) = self.connection.receive(packet, now, &mut self.side) {
+            self.over(error);
+        }
+    }
+
+    fn over(&mut self, error: ConnectionError) -> LaneFault {
+        tracing::warn!(peer = %self.address, %error, "a datagram connection is over");
+        self.fail(match error {
+            ConnectionError::Violation => Cause::PeerCorrupt,
+            ConnectionError::Lost => Cause::PeerLost,
+            ConnectionError::Unheard => {
+                tracing::warn!(
+                    peer = %self.address,
+                    "let UDP pass between both hosts in both directions, with no translation of addresses between them"
+                );
+                Cause::NoPath
+            }
+        })
+    }
+
+    /// Ends the connection; every later call returns the same.
+    fn fail(&mut self, cause: Cause) -> LaneFault {
+        *self.fault.get_or_insert(LaneFault(cause))
+    }
+
+    fn expire(&mut self, now: Timestamp) -> Result<(), LaneFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        self.connection.expire(now).map_err(|error| self.over(error))
+    }
+
+    /// Reports operations that have ended and notes that have come, as far as there is room.
+    fn report(&mut self, events: &mut dyn LaneEvents) {
+        let Self { connection, side, .. } = self;
+        while let Some(ended) = connection.pop_ended() {
+            if let Some(operation) = ended.operation {
+                side.end(operation, ended.result.is_ok());
+            }
+            events.completed(ended.completion_id, ended.result.map_err(Into::into));
+        }
+        side.notes.deliver(events);
+        if side.notes.is_due()
+            && let Some(lines) = side.notes.tell()
+        {
+            connection.set_note_credit(lines);
+        }
+    }
+}

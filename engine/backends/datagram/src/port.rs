@@ -1,0 +1,58 @@
+//! What carries one worker's packets: a socket, a queue of a NIC, or a simulated network.
+//!
+//! A port is asked for a burst at a time. Packets are lent, not given: what it receives is looked at where it lies, and what is sent
+//! is written where it leaves from.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+/// What a port is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortFacts {
+    /// Its name and what it can do, as text for people: `udp, GSO, GRO`.
+    pub name: String,
+    /// Where peers send to. An unspecified address stands for the one at which the peer was met.
+    pub address: SocketAddr,
+    /// What fits into its receive buffer, in bytes as it charges them ([`penstock_datagram::credit::charge`]).
+    pub receive_bytes: u64,
+    /// Whether packets need a checksum of their own, because nothing on the way checks that they come as they left.
+    pub needs_checksums: bool,
+}
+
+/// What became of a burst that was to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BurstSent {
+    /// There was nothing more to send.
+    Whole,
+    /// There may be more: the burst was as long as one may be.
+    Full,
+    /// The port takes no more now. Packets that it has taken and that have not left are the first of the next burst, to whomever.
+    Blocked,
+    /// A packet was longer than the way to that address carries: no packet will get through.
+    TooLong,
+}
+
+/// One worker's port. Only that worker calls it, but for [`Port::facts`] and [`Port::frame_bytes`].
+pub trait Port: Send {
+    fn facts(&self) -> &PortFacts;
+
+    /// The longest packet that the way to this address carries unfragmented, as far as is known here.
+    fn frame_bytes(&self, to: SocketAddr) -> io::Result<usize>;
+
+    /// Passes on the packets that have come, at most [`RECEIVE_BURST_MAX`](penstock_datagram::connection::RECEIVE_BURST_MAX), and
+    /// returns how many. Does not wait.
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize;
+
+    /// Sends packets to one address, of at most `frame_bytes` each. `fill` writes the next one and returns its length; none: that was
+    /// all. What cannot be sent for another reason than those of [`BurstSent`] is lost, as on the way. Does not wait.
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        frame_bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+    ) -> BurstSent;
+
+    /// Becomes readable when [`Port::receive`] would find something.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+}

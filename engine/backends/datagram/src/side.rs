@@ -1,0 +1,187 @@
+//! The memory that one connection moves bytes from and to: of this side's operations, and of the peer's.
+
+use std::sync::Arc;
+
+use penstock_core::Cause;
+use penstock_core::plan::RegionKey;
+use penstock_datagram::initiator::{OPERATIONS_MAX, ProtocolViolation};
+use penstock_datagram::wire::MemoryRequest;
+use penstock_datagram::{LocalSide, Piece};
+use penstock_memory::{AccessError, Window};
+use penstock_transport::host::{WithdrawalConflict, check_withdrawals};
+use penstock_transport::mediated::{LaneTarget, Notes, Wants};
+use penstock_transport::{CounterRef, Note, RemoteGateLog};
+
+/// Memory of this engine that an operation touches.
+#[derive(Debug, Clone)]
+pub(crate) struct OpMemory {
+    pub(crate) window: Window,
+    pub(crate) key: RegionKey,
+    /// The revision of this engine's log up to which nothing withdrawn concerns it.
+    pub(crate) checked_at: u64,
+}
+
+/// What one of this side's operations holds here.
+#[derive(Debug, Default)]
+struct LocalOp {
+    memory: Option<OpMemory>,
+    /// Lines at the receiver that a notification has reserved.
+    lines: u64,
+}
+
+pub(crate) struct Side {
+    pub(crate) target: LaneTarget,
+    pub(crate) told: Arc<RemoteGateLog>,
+    pub(crate) notes: Notes,
+    /// By the number of the operation.
+    local: Vec<LocalOp>,
+    /// What the peer reads, by the number of its operation.
+    reads: Vec<Option<OpMemory>>,
+}
+
+fn slot(operation: u64) -> usize {
+    (operation % OPERATIONS_MAX) as usize
+}
+
+fn extents(pieces: &[Piece]) -> impl ExactSizeIterator<Item = (u64, u64)> + Clone + '_ {
+    pieces.iter().map(|piece| (piece.offset, u64::from(piece.len)))
+}
+
+impl Side {
+    pub(crate) fn new(target: LaneTarget, told: Arc<RemoteGateLog>) -> Self {
+        let slots = 0..OPERATIONS_MAX;
+        Self {
+            target,
+            told,
+            notes: Notes::default(),
+            local: slots.clone().map(|_| LocalOp::default()).collect(),
+            reads: slots.map(|_| None).collect(),
+        }
+    }
+
+    /// An operation of this side begins, on this memory.
+    pub(crate) fn begin_move(&mut self, operation: u64, memory: OpMemory) {
+        self.local[slot(operation)] = LocalOp { memory: Some(memory), lines: 0 };
+    }
+
+    /// A notification of this side begins, which has reserved so many lines.
+    pub(crate) fn begin_notify(&mut self, operation: u64, lines: u64) {
+        self.local[slot(operation)] = LocalOp { memory: None, lines };
+    }
+
+    /// The memory of an operation is not touched any more.
+    pub(crate) fn release_memory(&mut self, operation: u64) {
+        self.local[slot(operation)].memory = None;
+    }
+
+    /// An operation of this side has ended. A notification that the peer did not get has its room back.
+    pub(crate) fn end(&mut self, operation: u64, was_delivered: bool) {
+        let op = std::mem::take(&mut self.local[slot(operation)]);
+        if !was_delivered {
+            self.notes.take_back(op.lines);
+        }
+    }
+
+    /// Copies between memory that an operation was let to and a packet, unless it was withdrawn since.
+    fn copy(
+        target: &mut LaneTarget,
+        memory: Option<&OpMemory>,
+        pieces: &[Piece],
+        cause_of: impl FnOnce(WithdrawalConflict) -> Cause,
+        mut copy: impl FnMut(&Window, u64, usize) -> Result<(), AccessError>,
+    ) -> Result<(), Cause> {
+        let LaneTarget { segments, touch, .. } = target;
+        let memory = memory.ok_or(Cause::Cancelled)?;
+        touch.during(|| {
+            let view = segments.owner_state.view();
+            check_withdrawals(view, memory.checked_at, memory.key, extents(pieces)).map_err(cause_of)?;
+            // What was let was checked to be within its memory.
+            let mut move_one = |piece: &Piece| copy(&memory.window, piece.offset, piece.len as usize);
+            pieces.iter().try_for_each(&mut move_one).map_err(|_| Cause::OutOfBounds)
+        })
+    }
+}
+
+/// Fills a packet's payload, piece by piece.
+fn reader(mut into: &mut [u8]) -> impl FnMut(&Window, u64, usize) -> Result<(), AccessError> {
+    move |window, offset, len| {
+        let (part, rest) = std::mem::take(&mut into).split_at_mut(len);
+        into = rest;
+        window.read_into(offset, part)
+    }
+}
+
+/// Empties a packet's payload, piece by piece.
+fn writer(mut bytes: &[u8]) -> impl FnMut(&Window, u64, usize) -> Result<(), AccessError> {
+    move |window, offset, len| {
+        let (part, rest) = bytes.split_at(len);
+        bytes = rest;
+        window.write_from(offset, part)
+    }
+}
+
+impl LocalSide for Side {
+    fn gather(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+        let memory = self.local[slot(operation)].memory.as_ref();
+        Self::copy(&mut self.target, memory, pieces, WithdrawalConflict::cause_for_local, reader(into))
+    }
+
+    fn land(&mut self, operation: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause> {
+        let memory = self.local[slot(operation)].memory.as_ref();
+        Self::copy(&mut self.target, memory, pieces, WithdrawalConflict::cause_for_local, writer(bytes))
+    }
+
+    fn place(&mut self, request: &MemoryRequest<'_>, bytes: &[u8]) -> Result<Result<(), Cause>, ProtocolViolation> {
+        self.target.touch.enter();
+        let admitted = self.target.admit(Wants::Write, request.key, request.revision, request.extents.iter());
+        let placed = admitted.map(|admitted| {
+            let window = admitted?;
+            let mut write = writer(bytes);
+            let mut extents = request.extents.iter();
+            // Checked when it was admitted.
+            extents.try_for_each(|(offset, len)| write(&window, offset, len as usize)).map_err(|_| Cause::OutOfBounds)
+        });
+        self.target.touch.leave();
+        placed.map_err(|_| ProtocolViolation)
+    }
+
+    fn open_read(
+        &mut self,
+        operation: u64,
+        request: &MemoryRequest<'_>,
+    ) -> Result<Result<(), Cause>, ProtocolViolation> {
+        // Before anything is looked up: what is withdrawn from now on is seen when the bytes leave.
+        let (key, checked_at) = (request.key, self.target.view().revision());
+        let admitted = self.target.admit(Wants::Read, key, request.revision, request.extents.iter());
+        let admitted = admitted.map_err(|_| ProtocolViolation)?;
+        Ok(admitted.map(|window| self.reads[slot(operation)] = Some(OpMemory { window, key, checked_at })))
+    }
+
+    fn answer(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+        let memory = self.reads[slot(operation)].as_ref();
+        Self::copy(&mut self.target, memory, pieces, WithdrawalConflict::cause_for_peer, reader(into))
+    }
+
+    fn close_read(&mut self, operation: u64) {
+        self.reads[slot(operation)] = None;
+    }
+
+    fn notify(&mut self, counter: Option<CounterRef>, note: Option<Note<'_>>) -> Result<bool, ProtocolViolation> {
+        if let Some(note) = note {
+            self.notes.keep(note).map_err(|_| ProtocolViolation)?;
+        }
+        Ok(counter.is_none_or(|counter| self.target.increment_counter(counter)))
+    }
+
+    fn on_note_credit(&mut self, lines: u64) -> Result<(), ProtocolViolation> {
+        self.notes.hear(lines).map_err(|_| ProtocolViolation)
+    }
+
+    fn on_revision(&mut self, revision: u64) {
+        self.told.on_revision(revision);
+    }
+
+    fn revision(&self) -> u64 {
+        self.target.view().revision()
+    }
+}

@@ -1,0 +1,225 @@
+//! Reaching, offering and joining between two hosts.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::env::TransportEnv;
+use penstock_core::limits::WORKERS_MAX;
+use penstock_datagram::wire::FRAME_BYTES_MAX;
+use penstock_datagram::{ConnectionKeys, ConnectionSettings, DatagramConnection, HalfKey};
+use penstock_memory::{MemoryError, Registry};
+use penstock_transport::host::EngineSegments;
+use penstock_transport::link::Offering;
+use penstock_transport::mediated::{LaneTarget, TargetMediatedRegistrar};
+use penstock_transport::{
+    AccessPath, Caps, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope,
+    Transport, Trust,
+};
+
+use crate::driver::DatagramDriver;
+use crate::hub::{Endpoint, Hub, Reserved};
+use crate::lane::DatagramLane;
+use crate::offer::DatagramOffer;
+use crate::port::Port;
+use crate::side::Side;
+
+/// Exports regions to, and imports them from, engines on other hosts.
+const REGISTRAR: TargetMediatedRegistrar =
+    TargetMediatedRegistrar { name: AccessPath::DATAGRAM, reason: "the peer is met over the network" };
+
+/// How connections are set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramOptions {
+    /// A peer is lost that answers nothing for so long while it is spoken to.
+    pub patience: Duration,
+    /// Packets are no longer than this, whatever the way carries.
+    pub frame_bytes_max: usize,
+}
+
+impl Default for DatagramOptions {
+    fn default() -> Self {
+        Self { patience: Duration::from_secs(5), frame_bytes_max: FRAME_BYTES_MAX }
+    }
+}
+
+/// The transport between two hosts over packets.
+pub struct DatagramTransport {
+    segments: Arc<EngineSegments>,
+    registry: Arc<Registry>,
+    env: Arc<dyn TransportEnv>,
+    options: DatagramOptions,
+    /// One for each worker.
+    hubs: Vec<Arc<Hub>>,
+}
+
+impl DatagramTransport {
+    /// The name in `transports.allow`.
+    pub const NAME: &'static str = "datagram";
+
+    /// The transport of the engine with these segments and these regions, whose workers have these ports.
+    pub fn new(
+        segments: Arc<EngineSegments>,
+        registry: Arc<Registry>,
+        env: Arc<dyn TransportEnv>,
+        ports: Vec<Box<dyn Port>>,
+        options: DatagramOptions,
+    ) -> io::Result<Self> {
+        if ports.len() != segments.workers() {
+            let text = format!("there are {} ports for {} workers", ports.len(), segments.workers());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let hubs = ports.into_iter().map(|port| Arc::new(Hub::new(Arc::clone(&env), port))).collect();
+        Ok(Self { segments, registry, env, options, hubs })
+    }
+}
+
+impl Transport for DatagramTransport {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            trust: Trust::Checked,
+            // The peer says that an operation has finished once its bytes are in their places.
+            placement: Placement::AtCompletion,
+            synchronous: false,
+            ordered: true,
+            multi_worker: true,
+            remote_caller_memory: true,
+            hand_over: false,
+        }
+    }
+
+    fn reaches(&self, _: &LocalEnd, there: &RemoteEnd) -> Result<&'static str, &'static str> {
+        match there.address {
+            Some(_) => Ok("the engines have met over the network"),
+            None => Err("the address of the peer is not known"),
+        }
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Network
+    }
+
+    fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
+        let Some(hub) = self.hubs.get(worker) else { return Ok(None) };
+        let ready = self.segments.mailbox.view().ready(worker);
+        Ok(Some(Box::new(DatagramDriver::new(Arc::clone(hub), ready)?)))
+    }
+
+    fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
+        let failed = |source| MemoryError::System { call: "a port", what: "a session in datagrams", source };
+        let offered = Offered::make(self, &here, &there).map_err(failed)?;
+        let blob = offered.offer.blob();
+        let join = move |blob: &[u8], fds: Vec<_>| {
+            if !fds.is_empty() {
+                return Err(JoinError::Fds { expected: 0, found: fds.len() });
+            }
+            offered.join(blob, there.workers)
+        };
+        Ok(Offering { blob, fds: Vec::new(), join: Box::new(join) })
+    }
+}
+
+/// Places for connections that wait for the other side's offer. Those that are not joined go when this is dropped.
+struct Offered {
+    offer: DatagramOffer,
+    segments: Arc<EngineSegments>,
+    registry: Arc<Registry>,
+    env: Arc<dyn TransportEnv>,
+    options: DatagramOptions,
+    hubs: Vec<Arc<Hub>>,
+    peer_index: u32,
+    met_at: SocketAddr,
+    /// One for each channel.
+    places: Vec<Reserved>,
+}
+
+impl Offered {
+    fn make(transport: &DatagramTransport, here: &LocalEnd, there: &RemoteEnd) -> io::Result<Self> {
+        let DatagramTransport { segments, registry, env, options, hubs } = transport;
+        let none = || io::Error::other("the address of the peer is not known");
+        let met_at = there.address.ok_or_else(none)?;
+        // Who says to have more is refused when it is joined.
+        let channels = hubs.len().max(there.workers.min(WORKERS_MAX));
+        let full = || io::Error::other("a worker has as many connections as it may have");
+        let places = (0..channels).map(|channel| hubs[channel % hubs.len()].reserve().ok_or_else(full));
+        let places: Vec<Reserved> = places.collect::<io::Result<_>>()?;
+        let first = hubs[0].lock();
+        let offer = DatagramOffer {
+            needs_checksums: first.facts().needs_checksums,
+            frame_bytes: first.frame_bytes(met_at)?.min(options.frame_bytes_max),
+            half: half_key(&**env),
+            addresses: Vec::new(),
+            connections: places.iter().map(|place| place.id).collect(),
+        };
+        drop(first);
+        let addresses = hubs.iter().map(|hub| hub.lock().facts().address).collect();
+        Ok(Self {
+            offer: DatagramOffer { addresses, ..offer },
+            segments: Arc::clone(segments),
+            registry: Arc::clone(registry),
+            env: Arc::clone(env),
+            options: *options,
+            hubs: hubs.clone(),
+            peer_index: here.peer_index,
+            met_at,
+            places,
+        })
+    }
+
+    fn join(self, blob: &[u8], workers_there: usize) -> Result<Link, JoinError> {
+        let (workers, channels) = (self.hubs.len(), self.places.len());
+        let theirs = DatagramOffer::parse(blob, workers_there, channels, self.met_at)?;
+        let told = Arc::new(RemoteGateLog::default());
+        let frame_bytes = self.offer.frame_bytes.min(theirs.frame_bytes);
+        let lane = |(worker, hub): (usize, &Arc<Hub>)| DatagramLane {
+            segments: Arc::clone(&self.segments),
+            told: Arc::clone(&told),
+            ready: self.segments.mailbox.view().ready(worker),
+            peer_index: self.peer_index,
+            hub: Arc::clone(hub),
+            connections: Vec::new(),
+        };
+        let mut lanes: Vec<DatagramLane> = self.hubs.iter().enumerate().map(lane).collect();
+        let now = self.env.now();
+        for (channel, place) in self.places.into_iter().enumerate() {
+            let (worker, remote_connection) = (channel % workers, theirs.connections[channel]);
+            let settings = ConnectionSettings {
+                frame_bytes,
+                checksums: self.offer.needs_checksums || theirs.needs_checksums,
+                patience: self.options.patience,
+                local_connection: place.id,
+                remote_connection,
+            };
+            let keys = ConnectionKeys::derive(&self.offer.half, &theirs.half, place.id, remote_connection);
+            let target =
+                LaneTarget::new(Arc::clone(&self.segments), Arc::clone(&self.registry), self.peer_index, worker);
+            let connection = DatagramConnection::new(settings, keys, now);
+            let side = Side::new(target, Arc::clone(&told));
+            let address = theirs.addresses[channel % workers_there];
+            let endpoint = Endpoint::new(connection, side, address, frame_bytes, self.peer_index, now);
+            place.hub.lock().connect(place.id, endpoint);
+            lanes[worker].connections.push(place);
+        }
+        let name = self.hubs[0].lock().facts().name.clone();
+        Ok(Link {
+            lanes: lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect(),
+            registrar: Arc::new(REGISTRAR),
+            peer_view: PeerView::Reported(told),
+            streams: None,
+            transport_messages: None,
+            rails: Vec::new(),
+            path: format!("in datagrams over {name}, frame {frame_bytes}, {channels} connections"),
+        })
+    }
+}
+
+fn half_key(env: &dyn TransportEnv) -> HalfKey {
+    let mut half = [0; 32];
+    half.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = env.random().to_le_bytes());
+    half
+}
