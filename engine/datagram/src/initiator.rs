@@ -188,9 +188,10 @@ impl Initiator {
         }
     }
 
-    /// Whether one more operation can be taken.
+    /// Whether one more operation can be taken. None is while some have ended that were not taken: what the caller keeps for them, by
+    /// their slots, is still theirs.
     pub fn has_room(&self) -> bool {
-        self.next - self.watermark < OPERATIONS_MAX
+        self.next - self.watermark < OPERATIONS_MAX && self.ended.is_empty()
     }
 
     fn open(&self, operation: u64) -> Option<&Op> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use penstock_core::config::{Config, PagesChoice};
-use penstock_core::env::{Address, Listener, Reactor};
+use penstock_core::env::{Address, Listener, Reactor, TransportEnv};
 use penstock_core::{Cause, EngineName, Env, Epoch, Fault, Rights};
 use penstock_memory::{HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
@@ -97,7 +97,8 @@ impl<E: Env> Engine<E> {
         let registry = Arc::new(Registry::new());
         let system = |what| move |source| StartError::System { what, source };
         let own = make(&segments, &registry).map_err(system("a transport of the caller's own"))?;
-        let Opened { transports, reports } = transports::open(&config, &segments, &registry, own)?;
+        let transport_env: Arc<dyn TransportEnv> = Arc::new(env.clone());
+        let Opened { transports, reports } = transports::open(&transport_env, &config, &segments, &registry, own)?;
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;

@@ -1,10 +1,15 @@
 //! The transports of an engine: those of the configuration that this host has, and why it has not the others.
 
 use std::fmt::Display;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::config::{Config, ProcessVmChoice, TransportName, VerbsConnect};
+use penstock_core::config::{Config, DatagramConfig, ProcessVmChoice, TransportName, VerbsConnect};
+use penstock_core::env::TransportEnv;
+use penstock_datagram_transport::udp::{UdpOptions, UdpPort};
+use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort};
 use penstock_local::LocalTransport;
 use penstock_memory::Registry;
 use penstock_shm::ShmTransport;
@@ -20,7 +25,7 @@ use crate::error::StartError;
 /// A transport of `transports.allow`, as this engine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransportReport {
-    /// As the configuration and reports call it: `local`, `shm`, `tcp`, `verbs`.
+    /// As the configuration and reports call it: `local`, `shm`, `verbs`, `tcp`, `datagram`.
     pub name: &'static str,
     /// Why this engine does not offer it to anybody; none: it does.
     pub missing: Option<String>,
@@ -37,6 +42,7 @@ pub(crate) struct Opened {
 /// Opens the transports that the configuration allows. One of the caller's own takes the place of the one that has its
 /// name; the others follow.
 pub(crate) fn open(
+    env: &Arc<dyn TransportEnv>,
     config: &Config,
     segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
@@ -48,7 +54,7 @@ pub(crate) fn open(
         let its = own.iter().position(|own| own.name() == report.name).map(|place| own.remove(place));
         let one = match its {
             Some(own) => Ok((own, Vec::new())),
-            None => open_one(name, config, segments, registry)?,
+            None => open_one(name, env, config, segments, registry)?,
         };
         match one {
             Ok((transport, details)) => {
@@ -76,6 +82,7 @@ type One = Result<(Arc<dyn Transport>, Vec<String>), String>;
 
 fn open_one(
     name: TransportName,
+    env: &Arc<dyn TransportEnv>,
     config: &Config,
     segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
@@ -96,8 +103,9 @@ fn open_one(
             let tcp = TcpTransport::new(segments, registry, choices.tcp_io, choices.tcp_streams);
             Arc::new(tcp.map_err(failed)?)
         }
+        TransportName::Datagram => Arc::new(datagram(config, segments, registry, Arc::clone(env)).map_err(failed)?),
         // A name that the configuration knows and this engine does not is a mistake of ours.
-        other => return Err(failed(std::io::Error::other(format!("transport `{other}` is not built in")))),
+        other => return Err(failed(io::Error::other(format!("transport `{other}` is not built in")))),
     };
     Ok(Ok((transport, Vec::new())))
 }
@@ -129,6 +137,48 @@ fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>
     let transport = transport.map_err(|error| error.to_string())?;
     let sentences = found.sentences.iter().map(ToString::to_string);
     Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))
+}
+
+/// The transport over UDP: each worker opens its socket when a first peer is to be reached this way.
+fn datagram(
+    config: &Config,
+    segments: Arc<EngineSegments>,
+    registry: Arc<Registry>,
+    env: Arc<dyn TransportEnv>,
+) -> io::Result<DatagramTransport> {
+    let DatagramConfig { port, frame_bytes, receive_bytes, send_bytes } = config.datagram;
+    let ip = udp_ip(&config.session.listen);
+    let open: OpenPort = Arc::new(move |worker| {
+        let number = match port {
+            0 => 0,
+            first => u16::try_from(usize::from(first) + worker).map_err(|_| io::ErrorKind::InvalidInput)?,
+        };
+        let options =
+            |ip| UdpOptions { bind: SocketAddr::new(ip, number), receive_bytes, send_bytes, segmentation: true };
+        let opened = match UdpPort::open(options(ip)) {
+            // A host without IPv6.
+            Err(_) if ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED) => UdpPort::open(options(Ipv4Addr::UNSPECIFIED.into())),
+            opened => opened,
+        };
+        let text =
+            |error| io::Error::other(format!("UDP port {number} of {ip} cannot be had ({error}): see `datagram.port`"));
+        Ok(Box::new(opened.map_err(text)?))
+    });
+    let options =
+        DatagramOptions { patience: Duration::from_millis(config.session.heartbeat_ms), frame_bytes_max: frame_bytes };
+    DatagramTransport::new(segments, registry, env, open, options)
+}
+
+/// Where sockets receive: at the one address that the engine listens at, else at all.
+fn udp_ip(listen: &[String]) -> IpAddr {
+    let ip = |address: &String| address.parse::<SocketAddr>().ok().map(|address| address.ip());
+    let mut all = listen.iter().map(ip);
+    match all.next() {
+        Some(Some(first)) if all.all(|other| other == Some(first)) && first != IpAddr::V4(Ipv4Addr::UNSPECIFIED) => {
+            first
+        }
+        _ => Ipv6Addr::UNSPECIFIED.into(),
+    }
 }
 
 /// The NUMA nodes of these cores, as far as the kernel says.
@@ -163,11 +213,13 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::SystemEnv;
 
     fn opened(names: &[TransportName]) -> Result<Opened, StartError> {
         let segments = EngineSegments::create(1).expect("memory");
         let config = Config::default().transports(names.iter().copied());
-        open(&config, &segments, &Arc::new(Registry::new()), Vec::new())
+        let env: Arc<dyn TransportEnv> = Arc::new(SystemEnv);
+        open(&env, &config, &segments, &Arc::new(Registry::new()), Vec::new())
     }
 
     #[test]
@@ -188,6 +240,16 @@ mod tests {
         assert_eq!(nodes_of(&[usize::MAX]), [0; 0]);
         let both = nodes_of(&[0, 0]);
         assert!(both.len() <= 1, "{both:?}");
+    }
+
+    #[test]
+    fn sockets_receive_where_the_engine_listens_if_that_is_one_address() {
+        let ip = |listen: &[&str]| udp_ip(&listen.iter().map(ToString::to_string).collect::<Vec<_>>()).to_string();
+        assert_eq!(ip(&["127.0.0.1:7400", "127.0.0.1:0"]), "127.0.0.1");
+        assert_eq!(ip(&["[::1]:7400"]), "::1");
+        for several in [&[][..], &["0.0.0.0:7400"], &["[::]:1"], &["127.0.0.1:1", "127.0.0.2:1"], &["a name:1"]] {
+            assert_eq!(ip(several), "::");
+        }
     }
 
     #[test]

@@ -286,7 +286,7 @@ impl fmt::Display for Setting {
 }
 
 fn is_between_hosts(transport: &str) -> bool {
-    [TransportName::Tcp, TransportName::Verbs].iter().any(|name| name.as_str() == transport)
+    TransportName::ALL.iter().any(|name| name.is_between_hosts() && name.as_str() == transport)
 }
 
 /// Settings of an engine that only some cases change.

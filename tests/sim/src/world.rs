@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock::config::{Config, PagesChoice, ProcessVmChoice, Progress, TransportName};
 use penstock::{Engine, StartError, Timestamp};
-use penstock_datagram_transport::{DatagramOptions, DatagramTransport};
+use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort};
 
 use crate::env::{Clock, Identity, SimEnv};
 use crate::links::Links;
@@ -150,11 +150,11 @@ impl World {
             if !is_for_others {
                 return Ok(Vec::new());
             }
-            let port = Box::new(SimPort::open(&core, number, identity.ip())?);
+            let open: OpenPort = Arc::new(move |_| Ok(Box::new(SimPort::open(&core, number, identity.ip())?)));
             let patience = Duration::from_millis(patience);
             let options = DatagramOptions { patience, ..DatagramOptions::default() };
             let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
-            Ok(vec![Arc::new(DatagramTransport::new(segments, registry, its_env, vec![port], options)?)])
+            Ok(vec![Arc::new(DatagramTransport::new(segments, registry, its_env, open, options)?)])
         });
         let engine = Arc::new(engine?);
         self.core.lock().members[number].engine = Arc::downgrade(&engine);

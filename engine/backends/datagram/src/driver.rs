@@ -1,7 +1,6 @@
 //! What a worker does for all its connections at once.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,20 +16,18 @@ const NAP_MIN: Duration = Duration::from_micros(60);
 pub(crate) struct DatagramDriver {
     hub: Arc<Hub>,
     ready: ReadyBits,
-    descriptor: OwnedFd,
 }
 
 impl DatagramDriver {
     /// The driver of the worker with this hub and these ready bits.
-    pub(crate) fn new(hub: Arc<Hub>, ready: ReadyBits) -> io::Result<Self> {
-        let descriptor = hub.lock().descriptor().try_clone_to_owned()?;
-        Ok(Self { hub, ready, descriptor })
+    pub(crate) fn new(hub: Arc<Hub>, ready: ReadyBits) -> Self {
+        Self { hub, ready }
     }
 }
 
 impl Driver for DatagramDriver {
     fn turn(&mut self) -> bool {
-        let Self { hub, ready, .. } = self;
+        let Self { hub, ready } = self;
         let env = &hub.env;
         hub.lock().turn(|| env.now(), |peer_index| ready.mark(peer_index))
     }
@@ -41,6 +38,6 @@ impl Driver for DatagramDriver {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+        self.hub.descriptor()
     }
 }

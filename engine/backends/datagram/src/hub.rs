@@ -2,8 +2,9 @@
 //!
 //! The driver and the lanes of one worker share them, so the lock is waited for only while a session begins.
 
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use penstock_datagram::connection::ConnectionError;
 use penstock_datagram::credit::ReceiveBuffer;
 use penstock_datagram::wire::connection_of;
 use penstock_transport::{LaneEvents, LaneFault};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::port::{BurstSent, Port, PortFacts};
 use crate::side::Side;
@@ -27,8 +29,15 @@ const PLACE_BITS: u32 = 16;
 
 pub(crate) struct Hub {
     pub(crate) env: Arc<dyn TransportEnv>,
+    worker: usize,
+    open: OpenPort,
+    /// What the worker sleeps on: it has the port's descriptor in it, once there is one.
+    epoll: OwnedFd,
     connections: Mutex<Connections>,
 }
+
+/// Opens the port of a worker.
+pub type OpenPort = Arc<dyn Fn(usize) -> io::Result<Box<dyn Port>> + Send + Sync>;
 
 /// One worker's connection to one of the peer's, with its memory.
 pub(crate) struct Endpoint {
@@ -56,7 +65,8 @@ struct Place {
 
 /// What is behind the lock.
 pub(crate) struct Connections {
-    port: Box<dyn Port>,
+    /// None before the first session: an engine that meets nobody this way receives nothing.
+    port: Option<Box<dyn Port>>,
     buffer: ReceiveBuffer,
     places: Vec<Place>,
     free: Vec<u16>,
@@ -67,11 +77,35 @@ pub(crate) struct Connections {
 }
 
 impl Hub {
-    pub(crate) fn new(env: Arc<dyn TransportEnv>, port: Box<dyn Port>) -> Self {
-        let buffer = ReceiveBuffer::new(port.facts().receive_bytes);
-        let (places, free) = (Vec::new(), Vec::new());
-        let connections = Connections { port, buffer, places, free, due: Timestamp::NEVER, strangers: 0 };
-        Self { env, connections: Mutex::new(connections) }
+    pub(crate) fn new(env: Arc<dyn TransportEnv>, worker: usize, open: OpenPort) -> io::Result<Self> {
+        let connections = Connections {
+            port: None,
+            buffer: ReceiveBuffer::new(0),
+            places: Vec::new(),
+            free: Vec::new(),
+            due: Timestamp::NEVER,
+            strangers: 0,
+        };
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { env, worker, open, epoll, connections: Mutex::new(connections) })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// What the worker's port is, and the longest packet from it to this address. It is opened now if it was not before.
+    pub(crate) fn port(&self, to: SocketAddr) -> io::Result<(PortFacts, usize)> {
+        let mut connections = self.lock();
+        let Connections { port, buffer, .. } = &mut *connections;
+        if port.is_none() {
+            let opened = (self.open)(self.worker)?;
+            epoll::add(&self.epoll, opened.descriptor(), EventData::new_u64(0), EventFlags::IN)?;
+            *buffer = ReceiveBuffer::new(opened.facts().receive_bytes);
+            *port = Some(opened);
+        }
+        let port = port.as_ref().expect("it was opened just now");
+        Ok((port.facts().clone(), port.frame_bytes(to)?))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connections> {
@@ -132,18 +166,6 @@ impl Connections {
         }
     }
 
-    pub(crate) fn facts(&self) -> &PortFacts {
-        self.port.facts()
-    }
-
-    pub(crate) fn frame_bytes(&self, to: SocketAddr) -> std::io::Result<usize> {
-        self.port.frame_bytes(to)
-    }
-
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.port.descriptor()
-    }
-
     /// The connection of this id, with what carries it.
     pub(crate) fn endpoint(&mut self, id: u64) -> Option<&mut Endpoint> {
         let place = self.places.get_mut(place_of(id)).filter(|place| place.id == id)?;
@@ -157,7 +179,7 @@ impl Connections {
 
     /// Takes what has come, and marks the lanes that have something to do. Returns whether anything had.
     pub(crate) fn turn(&mut self, now: impl Fn() -> Timestamp, mut mark: impl FnMut(usize)) -> bool {
-        let Self { port, places, strangers, due, .. } = self;
+        let Self { port: Some(port), places, strangers, due, .. } = self else { return false };
         let mut read = None;
         let came = port.receive(&mut |packet| {
             let now = *read.get_or_insert_with(&now);
@@ -217,7 +239,7 @@ impl Connections {
     pub(crate) fn transmit(&mut self, id: u64, now: Timestamp) -> Result<bool, LaneFault> {
         let Some(frame_bytes) = self.endpoint(id).map(|endpoint| endpoint.frame_bytes) else { return Ok(false) };
         let share = self.share(id, frame_bytes, now);
-        let Self { port, places, due, .. } = self;
+        let Self { port: Some(port), places, due, .. } = self else { return Ok(false) };
         let Some(endpoint) = places[place_of(id)].endpoint.as_deref_mut() else { return Ok(false) };
         if let Some(fault) = endpoint.fault {
             return Err(fault);

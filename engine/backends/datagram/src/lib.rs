@@ -19,5 +19,6 @@ mod side;
 pub mod transport;
 pub mod udp;
 
+pub use hub::OpenPort;
 pub use port::Port;
 pub use transport::{DatagramOptions, DatagramTransport};

@@ -19,10 +19,9 @@ use penstock_transport::{
 };
 
 use crate::driver::DatagramDriver;
-use crate::hub::{Endpoint, Hub, Reserved};
+use crate::hub::{Endpoint, Hub, OpenPort, Reserved};
 use crate::lane::DatagramLane;
 use crate::offer::DatagramOffer;
-use crate::port::Port;
 use crate::side::Side;
 
 /// Exports regions to, and imports them from, engines on other hosts.
@@ -58,19 +57,17 @@ impl DatagramTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "datagram";
 
-    /// The transport of the engine with these segments and these regions, whose workers have these ports.
+    /// The transport of the engine with these segments and these regions. Each worker's port is opened when a first peer is to be
+    /// reached.
     pub fn new(
         segments: Arc<EngineSegments>,
         registry: Arc<Registry>,
         env: Arc<dyn TransportEnv>,
-        ports: Vec<Box<dyn Port>>,
+        open: OpenPort,
         options: DatagramOptions,
     ) -> io::Result<Self> {
-        if ports.len() != segments.workers() {
-            let text = format!("there are {} ports for {} workers", ports.len(), segments.workers());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
-        let hubs = ports.into_iter().map(|port| Arc::new(Hub::new(Arc::clone(&env), port))).collect();
+        let hub = |worker| Hub::new(Arc::clone(&env), worker, Arc::clone(&open)).map(Arc::new);
+        let hubs = (0..segments.workers()).map(hub).collect::<io::Result<_>>()?;
         Ok(Self { segments, registry, env, options, hubs })
     }
 }
@@ -107,7 +104,7 @@ impl Transport for DatagramTransport {
     fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
         let Some(hub) = self.hubs.get(worker) else { return Ok(None) };
         let ready = self.segments.mailbox.view().ready(worker);
-        Ok(Some(Box::new(DatagramDriver::new(Arc::clone(hub), ready)?)))
+        Ok(Some(Box::new(DatagramDriver::new(Arc::clone(hub), ready))))
     }
 
     fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
@@ -126,6 +123,8 @@ impl Transport for DatagramTransport {
 
 /// Places for connections that wait for the other side's offer. Those that are not joined go when this is dropped.
 struct Offered {
+    /// What its ports are, as text.
+    name: String,
     offer: DatagramOffer,
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
@@ -148,18 +147,18 @@ impl Offered {
         let full = || io::Error::other("a worker has as many connections as it may have");
         let places = (0..channels).map(|channel| hubs[channel % hubs.len()].reserve().ok_or_else(full));
         let places: Vec<Reserved> = places.collect::<io::Result<_>>()?;
-        let first = hubs[0].lock();
+        let ports = hubs.iter().map(|hub| hub.port(met_at)).collect::<io::Result<Vec<_>>>()?;
+        let (facts, frame_bytes) = &ports[0];
         let offer = DatagramOffer {
-            needs_checksums: first.facts().needs_checksums,
-            frame_bytes: first.frame_bytes(met_at)?.min(options.frame_bytes_max),
+            needs_checksums: facts.needs_checksums,
+            frame_bytes: (*frame_bytes).min(options.frame_bytes_max),
             half: half_key(&**env),
-            addresses: Vec::new(),
+            addresses: ports.iter().map(|(facts, _)| facts.address).collect(),
             connections: places.iter().map(|place| place.id).collect(),
         };
-        drop(first);
-        let addresses = hubs.iter().map(|hub| hub.lock().facts().address).collect();
         Ok(Self {
-            offer: DatagramOffer { addresses, ..offer },
+            name: facts.name.clone(),
+            offer,
             segments: Arc::clone(segments),
             registry: Arc::clone(registry),
             env: Arc::clone(env),
@@ -205,7 +204,7 @@ impl Offered {
             place.hub.lock().connect(place.id, endpoint);
             lanes[worker].connections.push(place);
         }
-        let name = self.hubs[0].lock().facts().name.clone();
+        let name = self.name;
         Ok(Link {
             lanes: lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect(),
             registrar: Arc::new(REGISTRAR),

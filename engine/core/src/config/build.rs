@@ -174,6 +174,27 @@ impl Config {
         self
     }
 
+    /// Sets the UDP port of the first worker, for the transport `datagram`; 0: any.
+    #[must_use]
+    pub fn datagram_port(mut self, port: u16) -> Self {
+        self.datagram.port = port;
+        self
+    }
+
+    /// Sets the longest packet of the transport `datagram`, in bytes of UDP payload.
+    #[must_use]
+    pub fn datagram_frame(mut self, bytes: usize) -> Self {
+        self.datagram.frame_bytes = bytes;
+        self
+    }
+
+    /// Sets each worker's receive and send buffer in the kernel for the transport `datagram`, in bytes; 0: as the host allows.
+    #[must_use]
+    pub fn datagram_buffers(mut self, receive_bytes: usize, send_bytes: usize) -> Self {
+        (self.datagram.receive_bytes, self.datagram.send_bytes) = (receive_bytes, send_bytes);
+        self
+    }
+
     /// Sets the pages of pools that do not choose for themselves.
     #[must_use]
     pub fn pages(mut self, pages: PagesChoice) -> Self {

@@ -185,12 +185,13 @@ pub const KEYS: &[KeyDoc] = &[
     },
     KeyDoc {
         key: "transports.allow",
-        default: "[local, shm, verbs, tcp]",
+        default: "[local, shm, verbs, tcp, datagram]",
         unit: "",
-        range: Range::SomeOf(&["local", "shm", "verbs", "tcp"]),
+        range: Range::SomeOf(&["local", "shm", "verbs", "tcp", "datagram"]),
         what: "The transports that may be used, the preferred one first. `local`: within one process. `shm`: between \
                processes of one host, through mapped pools. `verbs`: between hosts, by RDMA cards; a host without any goes \
-               without it. `tcp`: between hosts. What is not listed is not used, even if nothing else works.",
+               without it. `tcp`: between hosts. `datagram`: between hosts, in packets of the engine's own over UDP; behind `tcp` \
+               it is used where it is asked for. What is not listed is not used, even if nothing else works.",
         more_costs: "Each one is prepared at start.",
         less_costs: "Pairs of regions that only a missing transport joins are refused with `NoPath`.",
     },
@@ -258,6 +259,46 @@ pub const KEYS: &[KeyDoc] = &[
         more_costs: "cm: a few packets there and back for each queue pair, at the start and at each repair, and one more port of each \
                      card that listens.",
         less_costs: "exchange: networks that let no queue pair pass but those of the connection manager are not crossed.",
+    },
+    KeyDoc {
+        key: "datagram.port",
+        default: "0",
+        unit: "UDP port",
+        range: Range::Number { min: 0, max: 65_535 },
+        what: "The UDP port at which the first worker receives, once a peer is to be reached in datagrams; the next workers have the \
+               next ones. 0: any that are free.",
+        more_costs: "A fixed port is one that no other engine of this host can have; a firewall can name it.",
+        less_costs: "A firewall has to let UDP pass to every port, and back.",
+    },
+    KeyDoc {
+        key: "datagram.frame_bytes",
+        default: "65507",
+        unit: "B",
+        range: Range::Number { min: 1_188, max: 65_507 },
+        what: "The longest packet, as UDP payload. The route's MTU and the peer's value bound it as well: 1,472 B by IPv4 on \
+               ordinary Ethernet, 8,972 B with jumbo frames. Packets are never fragmented.",
+        more_costs: "A network on the way that carries less than this host's routes say loses every packet.",
+        less_costs: "More packets for the same bytes, and each costs about as much as a long one.",
+    },
+    KeyDoc {
+        key: "datagram.receive_bytes",
+        default: "0",
+        unit: "B",
+        range: Range::Number { min: 0, max: 1 << 30 },
+        what: "Each worker's receive buffer in the kernel, as the socket option SO_RCVBUF says it. It is what peers may have on their \
+               way here together, so that nothing is lost for want of room. 0: as many as the host allows (`net.core.rmem_max`).",
+        more_costs: "Kernel memory, while packets wait in it.",
+        less_costs: "Peers wait for each other: with little more than four packets for each peer, all of them wait for every answer.",
+    },
+    KeyDoc {
+        key: "datagram.send_bytes",
+        default: "0",
+        unit: "B",
+        range: Range::Number { min: 0, max: 1 << 30 },
+        what: "Each worker's send buffer in the kernel, as the socket option SO_SNDBUF says it. 0: as many as the host allows \
+               (`net.core.wmem_max`).",
+        more_costs: "A longer queue in this host, which is measured as delay and slows its own transfers.",
+        less_costs: "Bursts wait in the engine, which looks again every 60 µs.",
     },
     KeyDoc {
         key: "memory.pages",

@@ -39,7 +39,7 @@ pub use nearest::Suggestion;
 pub use read::CONFIG_BYTES_MAX;
 pub use reference::{default_yaml, reference_markdown};
 pub use sections::{
-    Config, ControlConfig, CreditsConfig, EngineConfig, HiddenText, LegMemory, LegsConfig, MemoryConfig, PagesChoice,
-    ProcessVmChoice, Progress, SessionConfig, TcpIo, TransfersConfig, TransportName, TransportsConfig, VerbsConnect,
-    WorkersConfig,
+    Config, ControlConfig, CreditsConfig, DatagramConfig, EngineConfig, HiddenText, LegMemory, LegsConfig,
+    MemoryConfig, PagesChoice, ProcessVmChoice, Progress, SessionConfig, TcpIo, TransfersConfig, TransportName,
+    TransportsConfig, VerbsConnect, WorkersConfig,
 };

@@ -11,6 +11,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("transfers", "How many transfers there may be and how long they may take."),
     ("credits", "What a peer may occupy here before it must wait."),
     ("transports", "The ways bytes may take."),
+    ("datagram", "What carries the packets of the transport `datagram`."),
     ("memory", "How pools get their memory."),
     ("session", "How long conversations with peers may take."),
     ("control", "How much is kept of transfers by name, and how long."),

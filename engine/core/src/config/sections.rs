@@ -23,6 +23,8 @@ pub struct Config {
     pub credits: CreditsConfig,
     /// The ways bytes may take.
     pub transports: TransportsConfig,
+    /// What carries the packets of the transport `datagram`.
+    pub datagram: DatagramConfig,
     /// How pools get their memory.
     pub memory: MemoryConfig,
     /// How long conversations with peers may take.
@@ -111,6 +113,20 @@ pub struct TransportsConfig {
     pub verbs_connect: VerbsConnect,
 }
 
+/// What carries the packets of the transport `datagram`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DatagramConfig {
+    /// The UDP port of the first worker; the others follow. 0: any that are free.
+    pub port: u16,
+    /// The longest packet, in bytes of UDP payload.
+    pub frame_bytes: usize,
+    /// Each worker's receive buffer in the kernel, in bytes. 0: as many as the host allows.
+    pub receive_bytes: usize,
+    /// The same for the send buffer.
+    pub send_bytes: usize,
+}
+
 /// How queue pairs of two RDMA cards are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -158,6 +174,8 @@ pub enum TransportName {
     Verbs,
     /// Between hosts, over TCP.
     Tcp,
+    /// Between hosts, in packets of the engine's own.
+    Datagram,
 }
 
 /// How pools get their memory.
@@ -316,6 +334,12 @@ impl Default for TransportsConfig {
     }
 }
 
+impl Default for DatagramConfig {
+    fn default() -> Self {
+        Self { port: 0, frame_bytes: 65_507, receive_bytes: 0, send_bytes: 0 }
+    }
+}
+
 impl Default for SessionConfig {
     fn default() -> Self {
         Self {
@@ -443,11 +467,11 @@ impl Progress {
 
 impl TransportName {
     /// Every transport, the preferred one first.
-    pub const ALL: &'static [Self] = &[Self::Local, Self::Shm, Self::Verbs, Self::Tcp];
+    pub const ALL: &'static [Self] = &[Self::Local, Self::Shm, Self::Verbs, Self::Tcp, Self::Datagram];
 
     /// Whether it goes between hosts.
     pub const fn is_between_hosts(self) -> bool {
-        matches!(self, Self::Verbs | Self::Tcp)
+        matches!(self, Self::Verbs | Self::Tcp | Self::Datagram)
     }
 
     /// The word of the YAML form.
@@ -457,6 +481,7 @@ impl TransportName {
             Self::Shm => "shm",
             Self::Verbs => "verbs",
             Self::Tcp => "tcp",
+            Self::Datagram => "datagram",
         }
     }
 }

@@ -17,15 +17,32 @@ fn tcp(config: penstock::Config) -> penstock::Config {
 
 #[test]
 fn bytes_and_their_arrival_come_over_the_network() {
-    let folder = Folder::new("tcp");
     for (listen, workers) in [("127.0.0.1:0", 1), ("127.0.0.1:0", 1), ("[::1]:0", 2)] {
-        let b = Engine::start(tcp(config(&folder, "b")).listen([listen])).unwrap();
-        let a = Engine::start(tcp(config(&folder, "a")).workers(workers)).unwrap();
+        bytes_and_their_arrival_come(TransportName::Tcp, listen, workers);
+    }
+}
+
+#[test]
+fn bytes_and_their_arrival_come_in_datagrams() {
+    for (listen, workers) in [("127.0.0.1:0", 1), ("[::]:0", 1), ("0.0.0.0:0", 1), ("[::1]:0", 2)] {
+        bytes_and_their_arrival_come(TransportName::Datagram, listen, workers);
+    }
+}
+
+fn bytes_and_their_arrival_come(transport: TransportName, listen: &str, workers: usize) {
+    let folder = Folder::new(transport.as_str());
+    {
+        let allow = |config: penstock::Config| config.transports([transport]);
+        let b = Engine::start(allow(config(&folder, "b")).listen([listen])).unwrap();
+        let a = Engine::start(allow(config(&folder, "a")).workers(workers)).unwrap();
         let spec = || PoolSpec::host(1 << 20).block(4096).label("kv").rights(Rights::READ_WRITE);
         let (far, near) = (b.pool(spec()).unwrap(), a.pool(spec()).unwrap());
         // On one host, but only `tcp` is allowed: the descriptor leads to its addresses.
         let peer = a.connect(&b.descriptor(), SOON).unwrap();
-        assert_eq!((peer.transport(), peer.address()), ("tcp", Some(address(&b))));
+        assert_eq!(peer.transport(), transport.as_str());
+        if !listen.contains("::]") && !listen.contains("0.0") {
+            assert_eq!(peer.address(), Some(address(&b)));
+        }
         near.window().write_from(0, &[7; 8192]).unwrap();
         let remote = peer.wait_region("kv", SOON).unwrap();
         let spans = [Span { local: 0, remote: 4096, len: 8192 }];

@@ -48,6 +48,7 @@ const ENGINE: &[&str] = &[
     "penstock-shm",
     "penstock-tcp",
     "penstock-verbs",
+    "penstock-datagram-transport",
 ];
 
 /// The lab runs the micro-benches beside everything else.
