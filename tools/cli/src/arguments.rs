@@ -560,11 +560,13 @@ pub(crate) enum Transport {
     Verbs,
     /// Between hosts; without another one, over loopback
     Tcp,
+    /// Between hosts, in packets of the engine's own over UDP; without another one, over loopback
+    Datagram,
 }
 
 impl Transport {
     /// Those that every host has.
-    pub(crate) const USUAL: [Self; 3] = [Self::Local, Self::Shm, Self::Tcp];
+    pub(crate) const USUAL: [Self; 4] = [Self::Local, Self::Shm, Self::Tcp, Self::Datagram];
 
     /// Its word, as on the command line and in a configuration.
     pub(crate) fn as_str(self) -> &'static str {
@@ -578,6 +580,7 @@ impl Transport {
             Self::Shm => config::TransportName::Shm,
             Self::Verbs => config::TransportName::Verbs,
             Self::Tcp => config::TransportName::Tcp,
+            Self::Datagram => config::TransportName::Datagram,
         }
     }
 }

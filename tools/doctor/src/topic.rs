@@ -33,6 +33,8 @@ pub enum Topic {
     Numa,
     /// Rings for socket I/O.
     IoUring,
+    /// Buffers of UDP sockets.
+    Udp,
     /// RDMA devices and libraries.
     Rdma,
     /// DPDK.
@@ -43,7 +45,7 @@ pub enum Topic {
 
 impl Topic {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Kernel,
         Self::Processor,
         Self::Memory,
@@ -57,6 +59,7 @@ impl Topic {
         Self::Seccomp,
         Self::Numa,
         Self::IoUring,
+        Self::Udp,
         Self::Rdma,
         Self::Dpdk,
         Self::Gpu,
@@ -80,6 +83,7 @@ impl Topic {
             Self::Seccomp => ("seccomp", &["security"], "filters of system calls, no-new-privileges, security modules"),
             Self::Numa => ("numa", &[], "memory nodes, and asking for memory near a core"),
             Self::IoUring => ("io_uring", &["uring"], "rings for socket I/O"),
+            Self::Udp => ("udp", &["datagram"], "how large the buffers of sockets may be"),
             Self::Rdma => ("rdma", &["verbs"], "devices, ports, addresses, access, libraries, locked memory"),
             Self::Dpdk => ("dpdk", &["vfio"], "libraries, devices handed to programs, IOMMU"),
             Self::Gpu => ("gpu", &["cuda"], "devices, driver, libcuda, peer memory"),

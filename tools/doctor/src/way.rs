@@ -17,6 +17,8 @@ pub enum Way {
     Bounce,
     /// Between hosts, over sockets.
     Tcp,
+    /// Between hosts, in packets over UDP.
+    Datagram,
     /// Between hosts, over RDMA.
     Verbs,
     /// Between hosts, over a network card that a program drives itself.
@@ -27,8 +29,17 @@ pub enum Way {
 
 impl Way {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 8] =
-        [Self::Local, Self::Shm, Self::ProcessVm, Self::Bounce, Self::Tcp, Self::Verbs, Self::Dpdk, Self::Cuda];
+    pub const ALL: [Self; 9] = [
+        Self::Local,
+        Self::Shm,
+        Self::ProcessVm,
+        Self::Bounce,
+        Self::Tcp,
+        Self::Datagram,
+        Self::Verbs,
+        Self::Dpdk,
+        Self::Cuda,
+    ];
 
     /// Those that every engine's start stands on.
     pub const ENGINE: &'static [Self] = &[Self::Local, Self::Shm, Self::ProcessVm, Self::Bounce];
@@ -38,7 +49,7 @@ impl Way {
 
     /// Whether this release has it. A path that comes is switched on here, and only here.
     pub const fn is_released(self) -> bool {
-        matches!(self, Self::Local | Self::Shm | Self::ProcessVm | Self::Bounce | Self::Tcp | Self::Verbs)
+        !matches!(self, Self::Dpdk | Self::Cuda)
     }
 
     /// What it joins, and how.
@@ -49,6 +60,7 @@ impl Way {
             Self::ProcessVm => "between processes, memory of the caller's own, copied by the kernel",
             Self::Bounce => "between processes, memory of the caller's own, through a shared ring",
             Self::Tcp => "between hosts, over sockets",
+            Self::Datagram => "between hosts, in packets over UDP",
             Self::Verbs => "between hosts, over RDMA",
             Self::Dpdk => "between hosts, over a network card of the program's own",
             Self::Cuda => "to and from the memory of graphics processors",
@@ -63,6 +75,7 @@ impl Way {
             Self::ProcessVm => "process_vm",
             Self::Bounce => "bounce",
             Self::Tcp => "tcp",
+            Self::Datagram => "datagram",
             Self::Verbs => "verbs",
             Self::Dpdk => "dpdk",
             Self::Cuda => "cuda",

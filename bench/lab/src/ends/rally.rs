@@ -93,7 +93,8 @@ impl<'a> Rally<'a> {
         };
         let (paused, notes) = (Duration::ZERO, Vec::new());
         let is_card = peer.transport() == TransportName::Verbs.as_str();
-        let is_between_hosts = is_card || peer.transport() == TransportName::Tcp.as_str();
+        let is_between_hosts =
+            TransportName::ALL.iter().any(|name| name.is_between_hosts() && name.as_str() == peer.transport());
         let is_written_to = end.is_threaded() || !is_between_hosts || (is_card && rules.manner == Manner::PollWord);
         let is_own_work = is_card && !end.is_threaded();
         let (peer, sent) = (peer.clone(), None);

@@ -129,7 +129,9 @@ impl Node {
         let config = Config::default().named(role.engine()).directory(directory).transports([transport.name()]);
         let config = match transport {
             Transport::Local | Transport::Shm => config,
-            Transport::Verbs | Transport::Tcp => config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET)),
+            Transport::Verbs | Transport::Tcp | Transport::Datagram => {
+                config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET))
+            }
         };
         let engine = Engine::start(config)?;
         let layer = KV_TOKENS * u64::from(KV_ROWS.count * KV_ROWS.bytes);

@@ -151,7 +151,7 @@ impl Run<'_> {
         }
         let far = match transport {
             Transport::Local => Far::Here(Box::new(Target::start(folder.path(), transport, layout)?)),
-            Transport::Shm | Transport::Verbs | Transport::Tcp => {
+            Transport::Shm | Transport::Verbs | Transport::Tcp | Transport::Datagram => {
                 Far::There(Companion::start(folder.path(), transport, self.options.quick, self.verbose)?)
             }
         };

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use penstock::config::TransportName;
 use penstock::memory::copy::kernels;
 use penstock::{Engine, Peer, Plan, PlanBuilder, Pool, PoolSpec, RemoteCounter, RemoteRegion, Submit, SystemEnv};
 
@@ -62,7 +63,8 @@ impl Pair {
 
     /// Whether the two meet as engines of different hosts do.
     pub(crate) fn is_between_hosts(&self) -> bool {
-        [Transport::Verbs, Transport::Tcp].iter().any(|transport| self.peer.transport() == transport.as_str())
+        let between = TransportName::ALL.iter().filter(|name| name.is_between_hosts());
+        between.map(|name| name.as_str()).any(|name| name == self.peer.transport())
     }
 
     /// Sends the target on an errand that has an answer.

@@ -132,7 +132,9 @@ pub(crate) fn engine_config(directory: &Path, name: &str, transport: Transport) 
     match transport {
         Transport::Local | Transport::Shm => config,
         // Any free port that only this host reaches, and a secret that only these two know.
-        Transport::Verbs | Transport::Tcp => config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET)),
+        Transport::Verbs | Transport::Tcp | Transport::Datagram => {
+            config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET))
+        }
     }
 }
 

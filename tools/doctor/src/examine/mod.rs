@@ -17,6 +17,7 @@ mod rdma;
 mod refused;
 mod seccomp;
 mod shm;
+mod udp;
 
 use crate::finding::Finding;
 use crate::host::Host;
@@ -38,6 +39,7 @@ pub(crate) fn topic(host: &Host, topic: Topic) -> Vec<Finding> {
         Topic::Seccomp => seccomp::examine(host),
         Topic::Numa => numa::examine(host),
         Topic::IoUring => io_uring::examine(host),
+        Topic::Udp => udp::examine(host),
         Topic::Rdma => rdma::examine(host),
         Topic::Dpdk => dpdk::examine(host),
         Topic::Gpu => gpu::examine(host),
