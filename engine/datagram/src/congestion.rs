@@ -45,6 +45,8 @@ pub struct Congestion {
     base_since: Timestamp,
     /// The window shrinks for loss again only then.
     shrinks_after: Timestamp,
+    /// What the window was before it shrank for timeouts of which nobody knows yet whether anything was lost.
+    before_timeouts: u64,
     /// Bytes acknowledged and lost in this round trip, and the quickest packet of it.
     round: (u64, u64),
     quickest: Duration,
@@ -67,6 +69,7 @@ impl Congestion {
             base: [Duration::MAX; 2],
             base_since: Timestamp::default(),
             shrinks_after: Timestamp::default(),
+            before_timeouts: 0,
             round: (0, 0),
             quickest: Duration::MAX,
             samples: 0,
@@ -137,7 +140,17 @@ impl Congestion {
     /// Nothing was heard for [`Congestion::timeout`]. That doubles, so one packet a timeout is little; and where there is but one
     /// under way, its loss always ends so.
     pub fn on_timeout(&mut self, now: Timestamp) {
+        self.before_timeouts = self.before_timeouts.max(self.window);
         self.shrink(self.window.min(self.frame), now);
+    }
+
+    /// The first word since timeouts; whether it says that what counted as lost had arrived. Then the peer or this side stood still,
+    /// as processes do that share a processor, and the window is what it was.
+    pub fn on_heard(&mut self, was_spurious: bool) {
+        let before = std::mem::take(&mut self.before_timeouts);
+        if was_spurious {
+            self.window = self.window.max(before);
+        }
     }
 
     fn shrink(&mut self, to: u64, now: Timestamp) {
@@ -276,6 +289,20 @@ mod tests {
         let window = congestion.window();
         congestion.on_loss(FRAME, at(1));
         assert_eq!(congestion.window(), window);
+    }
+
+    #[test]
+    fn a_timeout_in_which_nothing_was_lost_costs_no_window() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        let before = congestion.window();
+        (0..3).for_each(|time| congestion.on_timeout(at(1000 * time)));
+        assert_eq!(congestion.window(), FRAME);
+        congestion.on_heard(true);
+        assert_eq!(congestion.window(), before);
+        congestion.on_timeout(at(9000));
+        congestion.on_heard(false);
+        congestion.on_heard(true);
+        assert_eq!(congestion.window(), FRAME, "that was another word");
     }
 
     #[test]

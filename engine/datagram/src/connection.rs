@@ -367,6 +367,9 @@ impl DatagramConnection {
         self.send_credit.on_grant(ack.credit, ack.highest);
         self.receive_credit.on_used(ack.used, now);
         self.statistics.spurious += acked.spurious;
+        if acked.bytes > 0 || acked.spurious > 0 {
+            self.congestion.on_heard(acked.spurious > 0);
+        }
         if acked.bytes > 0 {
             (self.timeouts, self.progress_at) = (0, now);
         }
