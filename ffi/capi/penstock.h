@@ -1339,7 +1339,7 @@ penstock_status penstock_release_many(const uint64_t *handles,
 penstock_status penstock_peer_name(penstock_peer peer, char *buffer, size_t capacity, size_t *length);
 
 /*
- The transport that reaches it: "local", "shm", "tcp" or "verbs". Any thread.
+ The transport that reaches it: "local", "shm", "tcp", "datagram" or "verbs". Any thread.
 
  The caller sees to it:
  `buffer` has room for `capacity` bytes; `length` may be null.

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn penstock_peer_name(
     call(|| unsafe { put_text(find::<Peer<SystemEnv>>(peer)?.name().as_str(), buffer, capacity, length) })
 }
 
-/// The transport that reaches it: "local", "shm", "tcp" or "verbs". Any thread.
+/// The transport that reaches it: "local", "shm", "tcp", "datagram" or "verbs". Any thread.
 ///
 /// # Safety
 /// `buffer` has room for `capacity` bytes; `length` may be null.

@@ -68,7 +68,7 @@ impl Peer {
         &self.name
     }
 
-    /// The transport that reaches it: "local", "shm", "tcp" or "verbs".
+    /// The transport that reaches it: "local", "shm", "tcp", "datagram" or "verbs".
     #[getter]
     fn transport(&self) -> PyResult<String> {
         Ok(text_of(self.handle(), library().penstock_peer_transport)?)

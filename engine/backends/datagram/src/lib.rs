@@ -19,6 +19,9 @@ mod side;
 pub mod transport;
 pub mod udp;
 
+#[cfg(test)]
+mod tests;
+
 pub use hub::OpenPort;
 pub use port::Port;
 pub use transport::{DatagramOptions, DatagramTransport};

@@ -83,6 +83,7 @@ This page and `configs/default.yaml` are made from the table in
 | `configs/low-latency.yaml` | cores to spare, and every microsecond counts |
 | `configs/inline.yaml` | the program has a loop of its own and wants no threads beside it |
 | `configs/small-host.yaml` | few cores or little memory, shared with other work |
+| `configs/datagram-udp.yaml` | hosts without RDMA cards that are to meet in datagrams over UDP, at a port that a firewall can name |
 ";
 
 /// The two ends of the trade-off, named as this kind of value names them.

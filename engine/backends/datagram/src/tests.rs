@@ -1,0 +1,436 @@
+//! Both sides of a session over a model port: packets in a list, time by hand.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use penstock_core::env::TransportEnv;
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, NoteId, Rights, Span, Timestamp};
+use penstock_memory::copy::Hint;
+use penstock_memory::{HostMemory, ProcessWatch, Region, Registry};
+use penstock_ring::{ReadyBits, Withdrawal};
+use penstock_transport::host::EngineSegments;
+use penstock_transport::lane::{CancelledOp, Handle};
+use penstock_transport::{
+    Batch, Driver, Failure, Lane, LaneEvents, LaneFault, LocalEnd, Note, NotifyPosted, NotifyRequest, PostError,
+    Posted, RemoteEnd, RemoteMemory, Rest, Revisions, TargetMediatedMemory, Transport,
+};
+
+use crate::port::{BurstSent, Port, PortFacts};
+use crate::{DatagramOptions, DatagramTransport, OpenPort};
+
+const PEER: u32 = 3;
+const BYTES: usize = 200_000;
+const FRAME: usize = 1472;
+
+/// Packets that have left, for each of two addresses, and the time.
+#[derive(Default)]
+struct Wire {
+    now: Timestamp,
+    randoms: u64,
+    to: [VecDeque<Vec<u8>>; 2],
+    /// All packets there ever were, each with the side it was sent to.
+    seen: Vec<(usize, Vec<u8>)>,
+    /// The ports take no more.
+    is_blocked: bool,
+    /// Every packet vanishes.
+    is_cut: bool,
+    open_ports: usize,
+}
+
+#[derive(Clone)]
+struct Model(Arc<Mutex<Wire>>);
+
+impl TransportEnv for Model {
+    fn now(&self) -> Timestamp {
+        self.0.lock().unwrap().now
+    }
+
+    fn random(&self) -> u64 {
+        let mut wire = self.0.lock().unwrap();
+        wire.randoms += 1;
+        wire.randoms.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+struct ModelPort {
+    model: Model,
+    side: usize,
+    facts: PortFacts,
+    silent: OwnedFd,
+}
+
+fn address(side: usize) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1 + side as u8], 7000))
+}
+
+impl Port for ModelPort {
+    fn facts(&self) -> &PortFacts {
+        &self.facts
+    }
+
+    fn frame_bytes(&self, _: SocketAddr) -> io::Result<usize> {
+        Ok(FRAME)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        while let Some(packet) = { self.model.0.lock().unwrap().to[self.side].pop_front() } {
+            take(&packet);
+            count += 1;
+        }
+        count
+    }
+
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        frame_bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+    ) -> BurstSent {
+        if self.model.0.lock().unwrap().is_blocked {
+            return BurstSent::Blocked;
+        }
+        let there = usize::from(to == address(1));
+        assert_eq!(to, address(there), "nobody else is sent to");
+        let mut frame = vec![0; frame_bytes];
+        for _ in 0..8 {
+            let Some(bytes) = fill(&mut frame) else { return BurstSent::Whole };
+            let mut wire = self.model.0.lock().unwrap();
+            if !wire.is_cut {
+                wire.to[there].push_back(frame[..bytes].to_vec());
+            }
+            wire.seen.push((there, frame[..bytes].to_vec()));
+        }
+        BurstSent::Full
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.silent.as_fd()
+    }
+}
+
+impl Drop for ModelPort {
+    fn drop(&mut self) {
+        self.model.0.lock().unwrap().open_ports -= 1;
+    }
+}
+
+#[derive(Default)]
+struct Got {
+    notes: Vec<(u128, Vec<u8>)>,
+    completed: Vec<(u64, Result<u64, Cause>)>,
+}
+
+impl LaneEvents for Got {
+    fn reserve_note(&mut self) -> bool {
+        true
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        self.notes.push((note.id.0, note.payload.to_vec()));
+    }
+
+    fn handed_over(&mut self, _: Note<'_>, _: Handle) {
+        panic!("nothing is handed over between hosts");
+    }
+
+    fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>) {
+        self.completed.push((completion_id, result.map_err(|failure| failure.cause)));
+    }
+}
+
+/// One side of a session, with one worker.
+struct Side {
+    segments: Arc<EngineSegments>,
+    region: Arc<Region>,
+    driver: Box<dyn Driver>,
+    lane: Option<Box<dyn Lane>>,
+    ready: ReadyBits,
+    got: Got,
+    fault: Option<LaneFault>,
+    checked_at: Revisions,
+}
+
+/// Two sides that have joined and heard each other.
+fn session() -> (Model, [Side; 2]) {
+    let (model, mut sides) = joined();
+    run(&model, &mut sides, Duration::from_millis(100));
+    assert!(sides.iter().all(|side| side.fault.is_none()));
+    (model, sides)
+}
+
+/// Two sides that have joined.
+fn joined() -> (Model, [Side; 2]) {
+    let now = Timestamp::default() + Duration::from_secs(1);
+    let model = Model(Arc::new(Mutex::new(Wire { now, ..Wire::default() })));
+    let make = |side: usize| {
+        let (segments, registry) = (EngineSegments::create(1).unwrap(), Arc::new(Registry::new()));
+        let memory = HostMemory::from_vec(vec![0; BYTES]).unwrap();
+        let region = registry.register_host(memory, "kv", Rights::READ_WRITE).unwrap();
+        let (shared, env) = (model.clone(), Arc::new(model.clone()));
+        let open: OpenPort = Arc::new(move |_| {
+            shared.0.lock().unwrap().open_ports += 1;
+            let name = "a model".to_owned();
+            let facts = PortFacts { name, address: address(side), receive_bytes: 1 << 20, needs_checksums: true };
+            Ok(Box::new(ModelPort { model: shared.clone(), side, facts, silent: io::pipe()?.0.into() }))
+        });
+        let options = DatagramOptions::default();
+        let transport = DatagramTransport::new(Arc::clone(&segments), registry, env, open, options).unwrap();
+        let here = LocalEnd { host: 1, process: 1, epoch: 1, workers: 1, peer_index: PEER };
+        let watch = Arc::new(ProcessWatch::of(std::process::id()));
+        let met_at = Some(address(1 - side));
+        let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: 1, peer_index: PEER, address: met_at, watch };
+        assert_eq!(model.0.lock().unwrap().open_ports, side, "a port is opened for the first peer");
+        let offering = transport.offer(here, there).unwrap();
+        (segments, region, transport, offering)
+    };
+    let (one, two) = (make(0), make(1));
+    let blobs = [two.3.blob.clone(), one.3.blob.clone()];
+    let sides = [one, two].into_iter().zip(blobs).map(|((segments, region, transport, offering), blob)| {
+        let mut link = (offering.join)(&blob, Vec::new()).unwrap();
+        assert_eq!(link.path, format!("in datagrams over a model, frame {FRAME}, 1 connections"));
+        Side {
+            driver: transport.driver(0).unwrap().unwrap(),
+            ready: segments.mailbox.view().ready(0),
+            lane: link.lanes.pop(),
+            region,
+            segments,
+            got: Got::default(),
+            fault: None,
+            checked_at: Revisions::default(),
+        }
+    });
+    let sides: Vec<Side> = sides.collect();
+    let sides: [Side; 2] = sides.try_into().unwrap_or_else(|_| unreachable!());
+    sides[0].region.window().fill(0, BYTES as u64, 0x11).unwrap();
+    sides[1].region.window().fill(0, BYTES as u64, 0x55).unwrap();
+    (model, sides)
+}
+
+/// Turns both sides for so long, in steps of 20 µs.
+fn run(model: &Model, sides: &mut [Side; 2], span: Duration) {
+    for _ in 0..(span.as_micros() / 20) {
+        {
+            let mut wire = model.0.lock().unwrap();
+            wire.now = wire.now + Duration::from_micros(20);
+        }
+        sides.iter_mut().for_each(Side::turn);
+    }
+}
+
+impl Side {
+    fn turn(&mut self) {
+        self.driver.turn();
+        let mut is_marked = false;
+        self.ready.take_each(|peer_index| is_marked |= peer_index == PEER as usize);
+        let Some(lane) = self.lane.as_mut().filter(|_| is_marked && self.fault.is_none()) else { return };
+        match lane.poll(&mut self.got) {
+            Ok(true) => self.ready.mark(PEER as usize),
+            Ok(false) => {}
+            Err(fault) => self.fault = Some(fault),
+        }
+    }
+
+    fn key(&self) -> RegionKey {
+        RegionKey { region: self.region.id(), generation: self.region.generation() }
+    }
+
+    fn post(&mut self, direction: Direction, remote: RegionKey, id: u64, span: Span) -> Result<Posted, PostError> {
+        let remote = RemoteMemory::TargetMediated(TargetMediatedMemory { key: remote, bytes: 1 << 40 });
+        let region = Arc::clone(&self.region);
+        let batch = Batch {
+            direction,
+            local: region.window(),
+            local_region: self.key(),
+            remote: &remote,
+            spans: &[span],
+            hint: Hint::Cached,
+            checked_at: self.checked_at,
+            completion_id: id,
+            transfer: id,
+            transfer_bytes: span.len,
+        };
+        let lane = self.lane.as_mut().unwrap();
+        let posted = lane.post(&batch)?;
+        lane.ring_doorbell().map_err(PostError::Fault)?;
+        Ok(posted)
+    }
+
+    fn notify(&mut self, transfer: u64, completion_id: u64, payload: &[u8]) -> Result<NotifyPosted, PostError> {
+        let note = Some(Note { id: NoteId(77), payload });
+        let lane = self.lane.as_mut().unwrap();
+        let posted = lane.notify(&NotifyRequest { transfer, transfer_bytes: 0, completion_id, counter: None, note })?;
+        lane.ring_doorbell().map_err(PostError::Fault)?;
+        Ok(posted)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        self.region.window().read_into(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn withdraw(&self, offset: u64, len: u64) {
+        let RegionKey { region, generation } = self.key();
+        let (region, generation) = (region.0, generation.0);
+        self.segments.owner_state.withdraw(&[Withdrawal { region, generation, offset, len }]);
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn bytes_are_written_read_and_told_of() {
+    let (model, mut sides) = session();
+    let key = sides[1].key();
+    let written = Span { local: 100, remote: 7, len: 60_000 };
+    assert_eq!(sides[0].post(Direction::Write, key, 1, written), Ok(Posted::Accepted(1)));
+    assert_eq!(sides[0].notify(1, 2, &[9; 4096]), Ok(NotifyPosted::Accepted));
+    run(&model, &mut sides, 50 * MS);
+    assert_eq!(sides[0].got.completed, [(1, Ok(60_000)), (2, Ok(1))]);
+    assert_eq!(sides[1].got.notes, [(77, vec![9; 4096])]);
+    let far = sides[1].bytes();
+    assert!(far[7..60_007].iter().all(|&byte| byte == 0x11));
+    assert!(far[..7].iter().chain(&far[60_007..]).all(|&byte| byte == 0x55));
+    sides[0].post(Direction::Read, key, 3, Span { local: 0, remote: 100_000, len: 50_000 }).unwrap();
+    run(&model, &mut sides, 50 * MS);
+    assert_eq!(sides[0].got.completed.last(), Some(&(3, Ok(50_000))));
+    let near = sides[0].bytes();
+    assert!(near[..50_000].iter().all(|&byte| byte == 0x55) && near[50_000..].iter().all(|&byte| byte == 0x11));
+}
+
+#[test]
+fn what_may_not_land_is_refused_and_what_notifies_of_it_is_not_told() {
+    let whole = Span { local: 0, remote: 0, len: 3000 };
+    let beyond = Span { remote: BYTES as u64 - 2999, ..whole };
+    type Break = fn(&Side, RegionKey) -> RegionKey;
+    let cases: [(&str, Cause, Span, Break); 4] = [
+        ("behind the end", Cause::OutOfBounds, beyond, |_, key| key),
+        ("no such region", Cause::RevokedByPeer, whole, |_, key| RegionKey {
+            region: penstock_core::RegionId(4000),
+            ..key
+        }),
+        ("another use of its id", Cause::RevokedByPeer, whole, |_, key| RegionKey {
+            generation: penstock_core::Generation(key.generation.0 + 1),
+            ..key
+        }),
+        ("withdrawn", Cause::RevokedByPeer, whole, |far, key| {
+            far.withdraw(2999, 1);
+            key
+        }),
+    ];
+    for (name, cause, span, broken) in cases {
+        let (model, mut sides) = session();
+        let key = broken(&sides[1], sides[1].key());
+        sides[0].post(Direction::Write, key, 1, span).unwrap();
+        sides[0].notify(1, 2, b"not told").unwrap();
+        run(&model, &mut sides, 50 * MS);
+        assert_eq!(sides[0].got.completed, [(1, Err(cause)), (2, Err(cause))], "{name}");
+        assert_eq!(sides[1].got.notes, [], "{name}");
+        assert!(sides.iter().all(|side| side.fault.is_none()), "{name}");
+        // Each packet is checked by itself: those that named nothing forbidden may have landed.
+        let is_in_part = span.len == 3000 && ["behind the end", "withdrawn"].contains(&name);
+        let may_change = if is_in_part { span.remote as usize..span.remote as usize + 2999 } else { 0..0 };
+        let far = sides[1].bytes();
+        let stays = |(place, &byte): (usize, &u8)| byte == 0x55 || may_change.contains(&place);
+        assert!(far.iter().enumerate().all(stays), "{name}");
+    }
+}
+
+/// Every packet there was, again, cut, and with each byte of its header changed.
+#[test]
+fn what_was_heard_or_changed_on_the_way_lands_nowhere_and_disturbs_nobody() {
+    let (model, mut sides) = session();
+    let key = sides[1].key();
+    sides[0].post(Direction::Write, key, 1, Span { local: 0, remote: 0, len: 20_000 }).unwrap();
+    sides[0].notify(1, 2, b"once").unwrap();
+    run(&model, &mut sides, 50 * MS);
+    assert_eq!(sides[1].got.notes.len(), 1);
+    // The memory is used for something else now.
+    sides[1].region.window().fill(0, BYTES as u64, 0x77).unwrap();
+    let seen = model.0.lock().unwrap().seen.clone();
+    assert!(seen.len() > 14);
+    for (to, packet) in &seen {
+        let mut again = vec![packet.clone(), packet[..packet.len() - 1].to_vec(), Vec::new()];
+        for place in 0..packet.len().min(200) {
+            let mut changed = packet.clone();
+            changed[place] ^= 0x40;
+            again.push(changed);
+        }
+        model.0.lock().unwrap().to[*to].extend(again);
+        run(&model, &mut sides, Duration::from_micros(40));
+    }
+    assert!(sides[1].bytes() == [0x77; BYTES]);
+    sides[0].post(Direction::Write, key, 3, Span { local: 0, remote: 5, len: 1 }).unwrap();
+    run(&model, &mut sides, 50 * MS);
+    assert_eq!((sides[0].got.completed.last(), sides[1].got.notes.len()), (Some(&(3, Ok(1))), 1));
+    assert!(sides.iter().all(|side| side.fault.is_none()));
+}
+
+#[test]
+fn what_is_given_up_carries_nothing_any_more() {
+    let (model, mut sides) = session();
+    let key = sides[1].key();
+    model.0.lock().unwrap().is_blocked = true;
+    let span = Span { local: 0, remote: 0, len: 30_000 };
+    sides[0].post(Direction::Write, key, 1, span).unwrap();
+    assert_eq!(sides[0].lane.as_mut().unwrap().cancel_op(1), CancelledOp::Quiesced, "nothing has left");
+    assert_eq!(sides[0].lane.as_mut().unwrap().cancel_op(1), CancelledOp::Quiesced);
+    model.0.lock().unwrap().is_blocked = false;
+    run(&model, &mut sides, 50 * MS);
+    assert!(sides[0].got.completed.is_empty() && sides[1].bytes() == [0x55; BYTES]);
+    // Now with packets on the way, which are all lost: what follows them says that it was given up.
+    sides[0].post(Direction::Write, key, 2, span).unwrap();
+    model.0.lock().unwrap().to[1].clear();
+    assert_eq!(sides[0].lane.as_mut().unwrap().cancel_op(2), CancelledOp::RemotePending);
+    run(&model, &mut sides, 100 * MS);
+    assert_eq!(sides[0].got.completed, [(2, Err(Cause::Cancelled))]);
+    assert!(sides[1].bytes() == [0x55; BYTES]);
+}
+
+#[test]
+fn memory_of_ones_own_that_was_withdrawn_does_not_leave() {
+    let (model, mut sides) = session();
+    let key = sides[1].key();
+    model.0.lock().unwrap().is_blocked = true;
+    sides[0].post(Direction::Write, key, 1, Span { local: 0, remote: 0, len: 100 }).unwrap();
+    sides[0].withdraw(99, 1);
+    model.0.lock().unwrap().is_blocked = false;
+    run(&model, &mut sides, 50 * MS);
+    assert_eq!(sides[0].got.completed, [(1, Err(Cause::RevokedHere))]);
+    assert!(sides[1].bytes() == [0x55; BYTES]);
+    let stale = sides[0].post(Direction::Write, key, 2, Span { local: 200, remote: 0, len: 1 });
+    assert_eq!(stale, Err(PostError::StaleRevisions(Revisions { local: 1, remote: 0 })));
+}
+
+#[test]
+fn a_peer_that_is_gone_is_lost_and_a_session_that_is_idle_wakes_nobody() {
+    let (model, mut sides) = session();
+    let now = model.now();
+    assert_eq!(sides.each_mut().map(|side| side.driver.rest(now)), [Rest::Until(Timestamp::NEVER); 2]);
+    let key = sides[1].key();
+    drop(sides[1].lane.take());
+    sides[0].post(Direction::Write, key, 1, Span { local: 0, remote: 0, len: 100 }).unwrap();
+    run(&model, &mut sides, 4900 * MS);
+    assert_eq!(sides[0].fault, None);
+    run(&model, &mut sides, 300 * MS);
+    assert_eq!(sides[0].fault, Some(LaneFault(Cause::PeerLost)));
+    let again = sides[0].post(Direction::Write, key, 2, Span { local: 0, remote: 0, len: 100 });
+    assert_eq!(again, Err(PostError::Fault(LaneFault(Cause::PeerLost))));
+    assert!(sides[1].bytes() == [0x55; BYTES]);
+}
+
+#[test]
+fn a_session_of_which_no_packet_comes_ends_within_a_second_or_so() {
+    let (model, mut sides) = joined();
+    model.0.lock().unwrap().is_cut = true;
+    run(&model, &mut sides, 900 * MS);
+    assert_eq!(sides.each_ref().map(|side| side.fault), [None; 2]);
+    run(&model, &mut sides, 200 * MS);
+    assert_eq!(sides.each_ref().map(|side| side.fault), [Some(LaneFault(Cause::NoPath)); 2]);
+}
