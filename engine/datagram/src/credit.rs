@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use penstock_core::Timestamp;
+use penstock_core::planted::{self, Bug};
 
 /// What a socket charges for a packet beyond its bytes, rounded up: a datagram of 64 B costs 832, one of 1,472 B 2,315.
 pub const PACKET_CHARGE: u64 = 896;
@@ -103,6 +104,9 @@ impl ReceiveCredit {
 
     /// The total to be granted, if the peer may have so much on its way to this side. A grant is never taken back.
     pub fn grant(&mut self, share: u64) -> u64 {
+        if planted::is(Bug::CreditGrantedTwice) {
+            self.granted = self.granted.saturating_add(share);
+        }
         // What the peer says is the peer's: a nonsense total gets a nonsense grant, and nobody else is concerned.
         self.granted = self.granted.max(self.used.saturating_add(share));
         self.granted

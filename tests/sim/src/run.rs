@@ -99,6 +99,7 @@ struct Run<'s, 'w> {
 
 impl<'s, 'w> Run<'s, 'w> {
     fn open(world: &'w World, script: &'s Script, keep: &'s [usize]) -> Result<Self, Violated> {
+        script.receive_bytes.iter().for_each(|&bytes| world.set_receive_bytes(bytes));
         let stage = Stage::open(world, script)?;
         world.set_weather(script.weather);
         let kept = || keep.iter().map(|&place| script.deeds[place].act);
@@ -158,6 +159,7 @@ impl<'s, 'w> Run<'s, 'w> {
             if happened >= LOOKS {
                 happened = 0;
                 self.stage.seats.iter().try_for_each(|seat| seat.check())?;
+                self.stage.world.check_credit()?;
             }
             self.check_times()?;
             let is_over = || {
@@ -425,6 +427,7 @@ impl<'s, 'w> Run<'s, 'w> {
     }
 
     fn close(mut self) -> Result<Account, Violated> {
+        self.stage.world.check_credit()?;
         self.fetch_finished()?;
         self.check_finished()?;
         self.check_all_well()?;
