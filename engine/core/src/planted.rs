@@ -170,13 +170,13 @@ bugs! {
     /// A packet of a datagram operation that has ended is placed once more, over whatever is there by now.
     LatePacketPlaced = "late-packet-placed", caught by freed_once_and_untouched in Turns;
     /// The tag of a datagram does not cover where its bytes belong.
-    ExtentsUntagged = "extents-untagged", caught by freed_once_and_untouched in FanIn;
+    ExtentsUntagged = "extents-untagged", caught by bytes_are_their_own in FanIn;
     /// A datagram connection grants again what it has granted and what was not used yet.
-    CreditGrantedTwice = "credit-granted-twice", caught by credits_are_conserved in Streams;
+    CreditGrantedTwice = "credit-granted-twice", caught by credits_are_conserved in Everything;
     /// A datagram operation that is given up counts as ended at once, and is sent and repeated like any other.
     RepeatedAfterGivenUp = "repeated-after-given-up", caught by freed_once_and_untouched in Aborts;
     /// A notification is delivered when one of the datagram operations that it names has ended.
-    NotifiedAtTheFirst = "notified-at-the-first", caught by told_once_after_bytes in FanIn;
+    NotifiedAtTheFirst = "notified-at-the-first", caught by told_once_after_bytes in Turns;
 }
 
 /// The bug of this process: its place in [`Bug::ALL`] plus one, 0 for none.

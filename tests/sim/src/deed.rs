@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use penstock::flows::MemoryPolicy;
+use penstock_datagram::credit::{ALLOWED_FRAMES, charge};
+use penstock_datagram::wire::FRAME_BYTES_MIN;
 
 use crate::env::Clock;
 use crate::faults::Death;
@@ -529,9 +531,10 @@ impl Script {
             self.weather.rotten = 100;
         }
         if whim.once_in(3) {
-            let frame = penstock_datagram::credit::charge(self.weather.frame_bytes_max);
-            let kept = (self.players.len() as u64 - 1) * penstock_datagram::credit::ALLOWED_FRAMES;
-            self.receive_bytes = Some((kept + 2 + whim.below(4) as u64) * frame);
+            // What is moved is little, so it has to be many packets.
+            self.weather.frame_bytes_max = FRAME_BYTES_MIN;
+            let kept = (self.players.len() as u64 - 1) * ALLOWED_FRAMES;
+            self.receive_bytes = Some((kept + 1 + whim.below(4) as u64) * charge(FRAME_BYTES_MIN));
         }
     }
 
