@@ -96,7 +96,8 @@ impl Congestion {
 
     /// A round trip below this says that there is no queue. Where packets come irregularly, it has to be longer to say so.
     fn target(&self) -> Duration {
-        let base = self.base();
+        // Who never saw the path without a queue measured too much: what hosts add is taken to be there in any case.
+        let base = self.base().max(HOST_DELAY);
         base.saturating_add((base / 4).max(HOST_DELAY).max(2 * self.jitter)).saturating_add(self.lenience())
     }
 
