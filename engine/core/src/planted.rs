@@ -165,6 +165,18 @@ bugs! {
     ConnectedBeforeAble = "connected-before-able", caught by answers_come_in_time in FanOut;
     /// A source that refuses what a rank of its sink can never mend goes on waiting for it.
     OwnRefusalUnheard = "own-refusal-unheard", caught by answers_come_in_time in Aborts;
+    /// What of a datagram operation comes before an earlier operation has finished counts as placed, and is not.
+    FinishedBeforePlaced = "finished-before-placed", caught by told_once_after_bytes in FanOut;
+    /// A packet of a datagram operation that has ended is placed once more, over whatever is there by now.
+    LatePacketPlaced = "late-packet-placed", caught by freed_once_and_untouched in Turns;
+    /// The tag of a datagram does not cover where its bytes belong.
+    ExtentsUntagged = "extents-untagged", caught by bytes_are_their_own in FanIn;
+    /// A datagram connection grants again what it has granted and what was not used yet.
+    CreditGrantedTwice = "credit-granted-twice", caught by credits_are_conserved in Everything;
+    /// A datagram operation that is given up counts as ended at once, and is sent and repeated like any other.
+    RepeatedAfterGivenUp = "repeated-after-given-up", caught by freed_once_and_untouched in Aborts;
+    /// A notification is delivered when one of the datagram operations that it names has ended.
+    NotifiedAtTheFirst = "notified-at-the-first", caught by told_once_after_bytes in Turns;
 }
 
 /// The bug of this process: its place in [`Bug::ALL`] plus one, 0 for none.

@@ -18,6 +18,11 @@ const WINDOW_MAX: u64 = 4 << 20;
 const SMALLEST_PART: u64 = 32;
 /// Delay that hosts add by themselves, scheduling and batching: not taken for congestion.
 const HOST_DELAY: Duration = Duration::from_micros(200);
+/// What a window of a tenth of a frame takes for no queue beyond what one of a hundred frames does: of those that share a link the small
+/// ones grow while the large ones shrink, until they are alike.
+const LENIENCE: Duration = Duration::from_micros(800);
+const LENIENT_BELOW_FRAMES: f64 = 0.1;
+const STRICT_FROM_FRAMES: f64 = 100.0;
 /// Measured packets without which a round trip tells nothing of a queue: of fewer all may have been late by chance.
 const ROUND_SAMPLES: u32 = 8;
 /// A round trip that is the smallest for so long is remembered; then paths may have changed.
@@ -94,8 +99,16 @@ impl Congestion {
 
     /// A round trip below this says that there is no queue. Where packets come irregularly, it has to be longer to say so.
     fn target(&self) -> Duration {
-        let base = self.base();
-        base.saturating_add((base / 4).max(HOST_DELAY).max(2 * self.jitter))
+        // Who never saw the path without a queue measured too much: what hosts add is taken to be there in any case.
+        let base = self.base().max(HOST_DELAY);
+        base.saturating_add((base / 4).max(HOST_DELAY).max(2 * self.jitter)).saturating_add(self.lenience())
+    }
+
+    /// It falls with the root of the window, as the queue does that windows of one size leave behind.
+    fn lenience(&self) -> Duration {
+        let part = |frames: f64| 1.0 / frames.sqrt() - 1.0 / STRICT_FROM_FRAMES.sqrt();
+        let of_all = part(self.window as f64 / self.frame as f64) / part(LENIENT_BELOW_FRAMES);
+        LENIENCE.mul_f64(of_all.clamp(0.0, 1.0))
     }
 
     /// For how long nothing is heard before what is under way counts as lost, doubled so often.

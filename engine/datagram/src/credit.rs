@@ -8,11 +8,15 @@
 use std::time::Duration;
 
 use penstock_core::Timestamp;
+use penstock_core::planted::{self, Bug};
 
 /// What a socket charges for a packet beyond its bytes, rounded up: a datagram of 64 B costs 832, one of 1,472 B 2,315.
 pub const PACKET_CHARGE: u64 = 896;
 /// Frames that may be sent without a grant.
 pub const ALLOWED_FRAMES: u64 = 4;
+/// Who begins is granted so much, and then as much again as it has used since: a grant is not taken back, so who came first and sent
+/// little would keep the buffer from all others.
+const FIRST_GRANT: u64 = 64 << 10;
 /// A grant is void for its sender after so long without a use.
 pub const GRANT_LAPSES: Duration = Duration::from_millis(50);
 /// And for its receiver: whatever was sent under it has arrived by then, or is lost.
@@ -86,6 +90,8 @@ impl SendCredit {
 #[derive(Debug, Clone, Default)]
 pub struct ReceiveCredit {
     used: u64,
+    /// What was used when it began, or began anew.
+    begun: u64,
     granted: u64,
     last_used: Timestamp,
 }
@@ -95,7 +101,7 @@ impl ReceiveCredit {
     pub fn on_used(&mut self, used: u64, now: Timestamp) {
         if used > self.used {
             if !self.is_active(now) {
-                self.granted = used; // The peer began anew as well.
+                (self.granted, self.begun) = (used, self.used); // The peer began anew as well.
             }
             (self.used, self.last_used) = (used, now);
         }
@@ -103,8 +109,12 @@ impl ReceiveCredit {
 
     /// The total to be granted, if the peer may have so much on its way to this side. A grant is never taken back.
     pub fn grant(&mut self, share: u64) -> u64 {
+        if planted::is(Bug::CreditGrantedTwice) {
+            self.granted = self.granted.saturating_add(share);
+        }
         // What the peer says is the peer's: a nonsense total gets a nonsense grant, and nobody else is concerned.
-        self.granted = self.granted.max(self.used.saturating_add(share));
+        let earned = FIRST_GRANT.saturating_add(self.used - self.begun);
+        self.granted = self.granted.max(self.used.saturating_add(share.min(earned)));
         self.granted
     }
 
@@ -136,7 +146,8 @@ impl ReceiveBuffer {
     pub fn share(&self, connections: u64, active: u64, outstanding: u64, frame: usize) -> u64 {
         let kept = connections * ALLOWED_FRAMES * charge(frame);
         let room = self.bytes.saturating_sub(kept);
-        (room / active.max(1)).min(room.saturating_sub(outstanding))
+        // Half of what is left: the next one who begins finds something, too.
+        (room / active.max(1)).min(room.saturating_sub(outstanding) / 2)
     }
 }
 

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use penstock_core::plan::RegionKey;
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Span};
 
 use crate::connection::{LocalSide, Piece};
@@ -283,6 +284,9 @@ impl Initiator {
             let ended = self.ended.iter().find(|(ended, _)| ended.completion_id == completion_id);
             return ended.map(|(ended, _)| GivenUpOp { operation: ended.operation, has_ended: false });
         };
+        if planted::is(Bug::RepeatedAfterGivenUp) {
+            return Some(GivenUpOp { operation: Some(operation), has_ended: true });
+        }
         let op = &mut self.ops[slot(operation)];
         let has_ended = op.sent == 0 && op.state == OpState::Open;
         if op.state == OpState::Open {

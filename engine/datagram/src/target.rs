@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 use penstock_core::Cause;
 use penstock_core::limits::NOTE_BYTES_MAX;
+use penstock_core::planted::{self, Bug};
 use penstock_transport::Note;
 
 use crate::connection::{LocalSide, Piece};
@@ -172,11 +173,18 @@ impl Target {
         bytes: &[u8],
         side: &mut impl LocalSide,
     ) -> Result<PartArrival, ProtocolViolation> {
-        let Some(op) = self.begin(part.operation, PeerOpKind::Write, part.count)? else { return Ok(PartArrival::Late) };
+        let is_skipped = planted::is(Bug::FinishedBeforePlaced) && part.operation > self.watermark;
+        let Some(op) = self.begin(part.operation, PeerOpKind::Write, part.count)? else {
+            if planted::is(Bug::LatePacketPlaced) {
+                _ = side.place(request, bytes)?;
+            }
+            return Ok(PartArrival::Late);
+        };
         if op.had >> part.index & 1 == 1 {
             return Ok(PartArrival::Late);
         }
-        match side.place(request, bytes)? {
+        let placed = if is_skipped { Ok(()) } else { side.place(request, bytes)? };
+        match placed {
             Ok(()) => {
                 op.had |= 1 << part.index;
                 if Self::has_all(op) {
@@ -347,6 +355,9 @@ impl Target {
                     fate = Err(cause);
                 } else if named >= self.watermark && self.ops[slot(named)].state != PeerOpState::Finished {
                     return None;
+                }
+                if planted::is(Bug::NotifiedAtTheFirst) {
+                    return Some(fate);
                 }
             }
         }

@@ -24,6 +24,7 @@
 
 use penstock_core::limits::{NOTE_BYTES_MAX, SPANS_PER_POST, UNIT_BYTES};
 use penstock_core::plan::RegionKey;
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Generation, NoteId, RegionId};
 use penstock_transport::CounterRef;
 
@@ -260,6 +261,17 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
 }
 
+/// What the tag covers of a header whose length was checked: all of it.
+fn covered(header: &[u8]) -> &[u8] {
+    if planted::is(Bug::ExtentsUntagged) {
+        let heads = FIXED_BYTES + ACK_BYTES + 8 * (usize::from(header[68]) + usize::from(header[69]));
+        if header.get(heads) == Some(&WRITE) {
+            return &header[..header.len().min(heads + WRITE_BYTES)];
+        }
+    }
+    header
+}
+
 /// The connection that a packet is for, if it is long enough to name one.
 pub fn connection_of(bytes: &[u8]) -> Option<u64> {
     (bytes.len() >= FIXED_BYTES + ACK_BYTES + TAG_BYTES).then(|| u64_at(bytes, 0))
@@ -313,7 +325,7 @@ impl<'a> Packet<'a> {
 
     /// Whether its tag is right: it was made by the peer, for this connection.
     pub fn is_authentic(&self, key: &SipKey) -> bool {
-        key.tag(self.signed) == self.tag
+        key.tag(covered(self.signed)) == self.tag
     }
 
     /// Whether it has messages, and so wants to be acknowledged.
@@ -564,7 +576,7 @@ impl<'a> PacketWriter<'a> {
         frame[18] = messages;
         frame[19] = if is_checked { IS_CHECKED } else { 0 };
         frame[20..24].copy_from_slice(&checksum.to_le_bytes());
-        let tag = key.tag(&frame[..at]);
+        let tag = key.tag(covered(&frame[..at]));
         frame[at..end].copy_from_slice(&tag.to_le_bytes());
         end + bytes
     }

@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use penstock::flows::MemoryPolicy;
+use penstock_datagram::credit::{ALLOWED_FRAMES, charge};
+use penstock_datagram::wire::FRAME_BYTES_MIN;
 
 use crate::env::Clock;
 use crate::faults::Death;
@@ -53,6 +55,8 @@ pub struct Script {
     pub lives: Vec<Life>,
     /// What happens, by time.
     pub deeds: Vec<Deed>,
+    /// What an engine's receive buffer takes, if less than usual, in bytes as credit counts them.
+    pub receive_bytes: Option<u64>,
     /// Nobody has met anybody before it begins: everything is said at the first instant of a session.
     pub is_hasty: bool,
     /// Whoever was called says something as soon as the session is there, and calls nobody itself.
@@ -424,6 +428,7 @@ impl Script {
             devices: None,
             lives: Vec::new(),
             deeds: Vec::new(),
+            receive_bytes: None,
             is_hasty: false,
             takes_callers: false,
         };
@@ -513,6 +518,24 @@ impl Script {
         let meets_by_itself = !has_lives && !gives_up && self.streams.is_empty() && self.joins.is_empty();
         self.is_hasty = meets_by_itself && whim.once_in(4);
         self.takes_callers = whim.once_in(3);
+        self.vary_network();
+    }
+
+    /// How old a packet may be that comes, how many rot, and for how many there is room.
+    fn vary_network(&mut self) {
+        let mut whim = self.whim(0xda7a);
+        if whim.once_in(3) {
+            self.weather.late_copies = 50;
+        }
+        if whim.once_in(4) {
+            self.weather.rotten = 100;
+        }
+        if whim.once_in(3) {
+            // What is moved is little, so it has to be many packets.
+            self.weather.frame_bytes_max = FRAME_BYTES_MIN;
+            let kept = (self.players.len() as u64 - 1) * ALLOWED_FRAMES;
+            self.receive_bytes = Some((kept + 1 + whim.below(4) as u64) * charge(FRAME_BYTES_MIN));
+        }
     }
 
     /// What goes wrong.

@@ -46,6 +46,7 @@
 
 pub mod actors;
 mod calls;
+mod charges;
 pub mod chunks;
 pub mod deed;
 pub mod env;

@@ -18,6 +18,8 @@ pub struct Weather {
     pub doubled: u32,
     /// So many of a thousand come with a bit that is another one.
     pub rotten: u32,
+    /// Of so many of a thousand, lost or not, somebody keeps a copy that comes 5 to 50 ms late.
+    pub late_copies: u32,
     /// What a host's link to the network carries towards it, if that is bounded.
     pub rate: Option<Rate>,
     /// The longest packet that gets through, in bytes.
@@ -41,6 +43,7 @@ impl Default for Weather {
             lost: 0,
             doubled: 0,
             rotten: 0,
+            late_copies: 0,
             rate: None,
             frame_bytes_max: 4096,
         }

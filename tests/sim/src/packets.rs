@@ -10,6 +10,7 @@ use std::time::Duration;
 use penstock::Timestamp;
 use penstock_datagram_transport::port::{BurstSent, Port, PortFacts};
 
+use crate::charges::Charges;
 use crate::links::{Links, Rate};
 use crate::random::Random;
 use crate::trace::{What, digest};
@@ -19,6 +20,9 @@ use crate::world::Core;
 const ARRIVED_MAX: usize = 512;
 /// What such a port takes in bytes, as credit is counted: packets that fit into the one bound fit into the other.
 const RECEIVE_BYTES: u64 = 1 << 20;
+/// When a late copy comes after its packet left: long after all that was under way with it has arrived.
+const LATE_MIN: Duration = Duration::from_millis(5);
+const LATE_MAX: Duration = Duration::from_millis(50);
 /// Packets that are on their way at most, over all links. More are lost.
 const FLYING_MAX: usize = 65_536;
 /// Packets of one burst.
@@ -36,13 +40,18 @@ pub(crate) struct Packets {
     flying: BTreeMap<(Timestamp, u64), Flying>,
     /// When the link to a host has carried all that waits for it, where its rate is bounded.
     busy_until: BTreeMap<u64, Timestamp>,
+    /// What ports take in bytes that are opened from now on, if not [`RECEIVE_BYTES`].
+    receive_bytes: Option<u64>,
+    pub(crate) charges: Charges,
 }
 
 #[derive(Debug)]
 struct OpenPort {
     engine: usize,
     host: u64,
-    arrived: VecDeque<Vec<u8>>,
+    receive_bytes: u64,
+    /// With the number under which each was charged.
+    arrived: VecDeque<(u64, Vec<u8>)>,
 }
 
 #[derive(Debug)]
@@ -50,19 +59,32 @@ struct Flying {
     from_host: u64,
     to: SocketAddr,
     packet: Vec<u8>,
+    /// Copies of one packet have the same.
+    charged: u64,
 }
 
 impl Packets {
     /// Opens a port. Its number is given once in the life of a world.
     fn open(&mut self, engine: usize, host: u64, ip: IpAddr) -> SocketAddr {
+        let receive_bytes = self.receive_bytes();
         self.opened = self.opened.checked_add(1).expect("a world has fewer ports than there are numbers");
         let address = SocketAddr::new(ip, PORT_FIRST + self.opened);
-        self.ports.insert(address, OpenPort { engine, host, arrived: VecDeque::new() });
+        self.ports.insert(address, OpenPort { engine, host, receive_bytes, arrived: VecDeque::new() });
         address
     }
 
     fn close(&mut self, port: SocketAddr) {
         self.ports.remove(&port);
+        self.charges.close(port);
+    }
+
+    /// Ports that are opened from now on take so much.
+    pub(crate) fn set_receive_bytes(&mut self, bytes: u64) {
+        self.receive_bytes = Some(bytes);
+    }
+
+    fn receive_bytes(&self) -> u64 {
+        self.receive_bytes.unwrap_or(RECEIVE_BYTES)
     }
 
     /// Ports that are open.
@@ -87,13 +109,20 @@ impl Packets {
         // Nobody is there any more; which is known on the way only, but is the same for who sent it.
         let Some(there) = self.ports.get(&to) else { return What::Astray };
         let weather = links.weather(from_host, there.host);
-        if !links.passes(from_host, there.host) || in_a_thousand(random, weather.lost) {
+        let (host, room, cost) = (there.host, there.receive_bytes, self.charges.cost(&packet));
+        self.next_packet += 1;
+        let charged = self.next_packet;
+        if in_a_thousand(random, weather.late_copies) {
+            let span = (LATE_MAX - LATE_MIN).as_nanos() as usize;
+            let due = now + LATE_MIN + Duration::from_nanos(random.below(span) as u64);
+            self.fly(due, Flying { from_host, to, packet: packet.clone(), charged });
+        }
+        if !links.passes(from_host, host) || in_a_thousand(random, weather.lost) {
             return What::Lost;
         }
         if self.flying.len() >= FLYING_MAX || packet.len() > weather.frame_bytes_max {
             return What::Lost;
         }
-        let host = there.host;
         let Some(waits) = weather.rate.map_or(Some(Duration::ZERO), |rate| self.queue(host, packet.len(), rate, now))
         else {
             return What::Lost;
@@ -106,11 +135,15 @@ impl Packets {
         for _ in 0..copies {
             let span = weather.delay_max.saturating_sub(weather.delay_min).as_nanos() as usize;
             let delay = weather.delay_min + Duration::from_nanos(random.below(span + 1) as u64);
-            self.next_packet += 1;
-            let flying = Flying { from_host, to, packet: packet.clone() };
-            self.flying.insert((now + waits + delay, self.next_packet), flying);
+            self.fly(now + waits + delay, Flying { from_host, to, packet: packet.clone(), charged });
         }
+        self.charges.begin(to, charged, cost, room, now);
         What::Sent
+    }
+
+    fn fly(&mut self, due: Timestamp, flying: Flying) {
+        self.next_packet += 1;
+        self.flying.insert((due, self.next_packet), flying);
     }
 
     /// How long a packet waits until the link to a host has carried it; none: it has no room there.
@@ -126,7 +159,9 @@ impl Packets {
     }
 
     fn receive(&mut self, port: SocketAddr) -> Option<Vec<u8>> {
-        self.ports.get_mut(&port)?.arrived.pop_front()
+        let (charged, packet) = self.ports.get_mut(&port)?.arrived.pop_front()?;
+        self.charges.end(port, charged);
+        Some(packet)
     }
 
     /// The longest packet that gets from a host to an address.
@@ -151,9 +186,10 @@ impl Packets {
         let flying = self.flying.remove(&key)?;
         let port = self.ports.get_mut(&flying.to)?;
         if !links.passes(flying.from_host, port.host) || port.arrived.len() >= ARRIVED_MAX {
+            self.charges.end(flying.to, flying.charged);
             return None;
         }
-        port.arrived.push_back(flying.packet);
+        port.arrived.push_back((flying.charged, flying.packet));
         Some(port.engine)
     }
 }
@@ -174,17 +210,12 @@ pub(crate) struct SimPort {
 
 impl SimPort {
     pub(crate) fn open(core: &Arc<Core>, engine: usize, ip: IpAddr) -> io::Result<Self> {
-        let address = {
+        let (address, receive_bytes) = {
             let mut state = core.lock();
             let host = state.host_of(engine);
-            state.packets.open(engine, host, ip)
+            (state.packets.open(engine, host, ip), state.packets.receive_bytes())
         };
-        let facts = PortFacts {
-            name: "a simulated network".to_owned(),
-            address,
-            receive_bytes: RECEIVE_BYTES,
-            needs_checksums: true,
-        };
+        let facts = PortFacts { name: "a simulated network".to_owned(), address, receive_bytes, needs_checksums: true };
         let (silent, _) = io::pipe()?;
         Ok(Self { core: Arc::clone(core), engine, facts, frame: Vec::new(), silent: silent.into() })
     }

@@ -13,6 +13,7 @@ use crate::actors::{Actor, Course, End, Wish, is_reader};
 use crate::calls::{self, Ended};
 use crate::chunks::{Handler, request};
 use crate::deed::{Act, HEARTBEAT, Half, RESUME, Script};
+use crate::links::Weather;
 use crate::lives::Lives;
 use crate::oracle::{Invariant, Violated};
 use crate::random::Random;
@@ -99,6 +100,8 @@ struct Run<'s, 'w> {
 
 impl<'s, 'w> Run<'s, 'w> {
     fn open(world: &'w World, script: &'s Script, keep: &'s [usize]) -> Result<Self, Violated> {
+        script.receive_bytes.iter().for_each(|&bytes| world.set_receive_bytes(bytes));
+        world.set_weather(Weather { frame_bytes_max: script.weather.frame_bytes_max, ..Weather::default() });
         let stage = Stage::open(world, script)?;
         world.set_weather(script.weather);
         let kept = || keep.iter().map(|&place| script.deeds[place].act);
@@ -158,6 +161,7 @@ impl<'s, 'w> Run<'s, 'w> {
             if happened >= LOOKS {
                 happened = 0;
                 self.stage.seats.iter().try_for_each(|seat| seat.check())?;
+                self.stage.world.check_credit()?;
             }
             self.check_times()?;
             let is_over = || {
@@ -195,6 +199,7 @@ impl<'s, 'w> Run<'s, 'w> {
     }
 
     fn act(&mut self, act: Act) {
+        let frame_bytes_max = self.script.weather.frame_bytes_max;
         match act {
             Act::Begin { case, half } => {
                 let actor = Actor::new(self.script, case, half, &self.stage);
@@ -242,7 +247,8 @@ impl<'s, 'w> Run<'s, 'w> {
             Act::Relay(step) => self.streams.act(step, &mut self.stage),
             Act::Sever { one, other } => self.stage.sever(one, other),
             Act::HangUp { from, to } => self.stage.hang_up(from, to),
-            Act::Weather(weather) => self.stage.world.set_weather(weather),
+            // The length of packets belongs to sessions that are there.
+            Act::Weather(weather) => self.stage.world.set_weather(Weather { frame_bytes_max, ..weather }),
             Act::Starve { player, span } => self.stage.seats[player].starved_until = self.now() + span,
         }
     }
@@ -425,6 +431,7 @@ impl<'s, 'w> Run<'s, 'w> {
     }
 
     fn close(mut self) -> Result<Account, Violated> {
+        self.stage.world.check_credit()?;
         self.fetch_finished()?;
         self.check_finished()?;
         self.check_all_well()?;

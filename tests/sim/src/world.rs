@@ -13,6 +13,7 @@ use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort};
 use crate::env::{Clock, Identity, SimEnv};
 use crate::links::Links;
 use crate::network::{EndId, Network};
+use crate::oracle::Violated;
 use crate::packets::{Packets, SimPort};
 use crate::random::Random;
 use crate::secret;
@@ -255,6 +256,16 @@ impl World {
     /// The last few events, the latest last.
     pub fn last_events(&self) -> Vec<Event> {
         self.core.lock().trace.last().copied().collect()
+    }
+
+    /// Engines that start from now on have a receive buffer of so many bytes, as credit counts them.
+    pub fn set_receive_bytes(&self, bytes: u64) {
+        self.core.lock().packets.set_receive_bytes(bytes);
+    }
+
+    /// Whether what was on its way to each engine fitted into its receive buffer at all times.
+    pub fn check_credit(&self) -> Result<(), Violated> {
+        self.core.lock().packets.charges.check()
     }
 
     /// Listeners, ends of streams, and ports of packets that are open. A world without engines has none.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use penstock_core::limits::UNIT_BYTES;
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Direction};
 use penstock_datagram::initiator::{MoveRequest, OpKind};
 use penstock_datagram::wire::NotifyHead;
@@ -133,6 +134,9 @@ impl Lane for DatagramLane {
             let Some(given_up) = connection.cancel(completion_id) else { continue };
             // That it is given up is to be sent, and there may be room.
             self.ready.mark(self.peer_index as usize);
+            if planted::is(Bug::RepeatedAfterGivenUp) {
+                return CancelledOp::Quiesced;
+            }
             if let Some(operation) = given_up.operation {
                 side.release_memory(operation);
                 if given_up.has_ended {

@@ -136,7 +136,7 @@ fn place_of(violated: &Violated) -> String {
 }
 
 fn print(script: &Script, keep: &[usize]) {
-    println!("  {:?}, {:?}", script.family, script.weather);
+    println!("  {:?}, {:?}, {:?}", script.family, script.weather, script.receive_bytes);
     for (number, player) in script.players.iter().enumerate() {
         println!("  player {number}: {player:?}");
     }

@@ -230,3 +230,76 @@ fn memory_of_the_reader_that_is_taken_back_is_not_touched_any_more() {
     });
     ends.expect_both();
 }
+
+/// Of each block its transfer says whether it is there. Where it is not, each byte is the one from before or the one that was sent.
+#[test]
+fn in_the_worst_weather_every_transfer_ends_and_says_how() {
+    let ends = Ends::default();
+    let worst = Weather { lost: 200, doubled: 100, rotten: 50, late_copies: 50, ..storm() };
+    replay(0..100, |world| {
+        let mut random = Random::new(!world.seed());
+        let stage = Stage::open(world, worst);
+        fill(&stage.near, 41);
+        stage.far.window().fill(0, BYTES, 0x11).unwrap();
+        let pairs = stage.pairs(2);
+        let transfers: Vec<_> = pairs
+            .iter()
+            .map(|&pair| {
+                let within = if random.once_in(3) { a_while(random.below(1000) as u64) } else { SOON };
+                let how = Submit::new().notify(NoteId(pair.1.into()), b"a block").within(within);
+                stage.peer.submit(&stage.write(&[pair]), how).unwrap()
+            })
+            .collect();
+        let ended: Vec<_> = transfers.iter().map(|transfer| stage.end(transfer)).collect();
+        world.run_for(Duration::from_millis(60));
+        let (found, sent) = (bytes_of(&stage.far), bytes_of(&stage.near));
+        for (pair, ended) in pairs.iter().zip(&ended) {
+            ends.note(ended);
+            match ended {
+                Ok(done) => {
+                    assert_eq!((done.bytes, done.notified), (BLOCK_BYTES, Notified::Yes));
+                    expect_blocks(&found, 41, &[*pair]);
+                }
+                Err(fault) => {
+                    assert_eq!(fault.cause, Cause::DeadlineExceeded);
+                    let part =
+                        |block: u32| block as usize * BLOCK_BYTES as usize..(block as usize + 1) * BLOCK_BYTES as usize;
+                    let its = found[part(pair.1)].iter().zip(&sent[part(pair.0)]);
+                    assert!(its.into_iter().all(|(found, sent)| found == sent || *found == 0x11), "block {}", pair.1);
+                }
+            }
+        }
+        drop(transfers);
+        stage.close();
+    });
+    ends.expect_both();
+}
+
+/// Memory is used again as soon as a transfer has ended, while copies of its packets are still to come.
+#[test]
+fn what_comes_from_an_earlier_transfer_lands_nowhere() {
+    let repeats = Weather { lost: 100, doubled: 200, late_copies: 300, ..storm() };
+    replay(0..60, |world| {
+        let stage = Stage::open(world, repeats);
+        for round in 0..4 {
+            fill(&stage.near, 50 + round);
+            let pairs = stage.pairs(round);
+            let transfer = stage.submit(&stage.write(&pairs), Submit::new());
+            assert_eq!(stage.end(&transfer).unwrap().bytes, BYTES);
+            expect_blocks(&bytes_of(&stage.far), 50 + round, &pairs);
+            // What is there now is somebody else's, here and there.
+            fill(&stage.far, 60 + round);
+            let transfer = stage.submit(&stage.read(&pairs), Submit::new());
+            assert_eq!(stage.end(&transfer).unwrap().bytes, BYTES);
+            let same: Vec<(u32, u32)> = (0..BLOCKS).map(|block| (block, block)).collect();
+            expect_blocks(&bytes_of(&stage.far), 60 + round, &same);
+            let back: Vec<(u32, u32)> = pairs.iter().map(|&(here, there)| (there, here)).collect();
+            expect_blocks(&bytes_of(&stage.near), 60 + round, &back);
+            stage.near.window().fill(0, BYTES, 0xee).unwrap();
+            world.run_for(Duration::from_millis(if world.seed() % 2 == 0 { 60 } else { 2 }));
+            assert!(bytes_of(&stage.near).iter().all(|&byte| byte == 0xee), "something landed here in round {round}");
+            expect_blocks(&bytes_of(&stage.far), 60 + round, &same);
+        }
+        stage.close();
+    });
+}

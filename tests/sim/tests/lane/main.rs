@@ -3,6 +3,7 @@
 mod bytes;
 mod faults;
 mod hosts;
+mod incast;
 mod notes;
 mod seeds;
 mod stage;
