@@ -119,6 +119,8 @@ const FILES: &[(&str, &str)] = &[
     ("/proc/sys/kernel/osrelease", "6.8.0-generic\n"),
     ("/proc/sys/kernel/yama/ptrace_scope", "0\n"),
     ("/proc/sys/kernel/io_uring_disabled", "0\n"),
+    ("/proc/sys/net/core/rmem_max", "4194304\n"),
+    ("/proc/sys/net/core/wmem_max", "4194304\n"),
     ("/proc/sys/kernel/io_uring_group", "-1\n"),
     ("/proc/sys/kernel/numa_balancing", "0\n"),
     ("/proc/sys/vm/overcommit_memory", "0\n"),

@@ -123,6 +123,19 @@ fn rings_that_are_switched_off_are_named() {
 }
 
 #[test]
+fn small_buffers_of_sockets_are_named() {
+    let host = Fixture::new();
+    host.write("/proc/sys/net/core/rmem_max", "212992\n");
+    let mend = "sudo sysctl -w net.core.rmem_max=4194304";
+    assert_finding(&host.one(Topic::Udp, "receive buffer"), Status::Limited, "212992 B", mend);
+    host.write("/proc/sys/net/core/wmem_max", "212992\n");
+    let mend = "sudo sysctl -w net.core.wmem_max=4194304";
+    assert_finding(&host.one(Topic::Udp, "send buffer"), Status::Limited, "212992 B", mend);
+    let way = host.report().paths.into_iter().find(|path| path.path == Way::Datagram).unwrap();
+    assert_eq!((way.offered, way.in_this_release), (true, true));
+}
+
+#[test]
 fn a_host_without_proc_is_looked_at_as_far_as_it_goes() {
     let host = Fixture::new();
     host.remove("/proc");
