@@ -65,6 +65,7 @@ fn performed(seed: u64, cases: Vec<Case>, deeds: &[(Duration, Act)]) -> Result<A
         devices: None,
         lives: Vec::new(),
         deeds,
+        receive_bytes: None,
         is_hasty: false,
         takes_callers: false,
     };

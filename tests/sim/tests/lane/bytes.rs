@@ -261,7 +261,9 @@ fn in_the_worst_weather_every_transfer_ends_and_says_how() {
                     expect_blocks(&found, 41, &[*pair]);
                 }
                 Err(fault) => {
-                    assert_eq!(fault.cause, Cause::DeadlineExceeded);
+                    // A peer is asked eight times before it is lost, each time in vain here with a chance of nearly a half.
+                    let is_lost = fault.cause == Cause::PeerLost && stage.peer.ended() == Some(Cause::PeerLost);
+                    assert!(is_lost || fault.cause == Cause::DeadlineExceeded, "{fault:?}");
                     let part =
                         |block: u32| block as usize * BLOCK_BYTES as usize..(block as usize + 1) * BLOCK_BYTES as usize;
                     let its = found[part(pair.1)].iter().zip(&sent[part(pair.0)]);
@@ -270,7 +272,9 @@ fn in_the_worst_weather_every_transfer_ends_and_says_how() {
             }
         }
         drop(transfers);
-        stage.close();
+        if stage.peer.ended().is_none() {
+            stage.close();
+        }
     });
     ends.expect_both();
 }
