@@ -52,7 +52,7 @@ fn wrong_arguments_are_refused_with_what_to_do() {
     for (arguments, expected) in [
         (&[][..], "Usage:"),
         (&["selftst"], "selftest"),
-        (&["selftest", "--transport", "dpdk"], "[possible values: local, shm, verbs, tcp]"),
+        (&["selftest", "--transport", "dpdk"], "[possible values: local, shm, verbs, tcp, datagram]"),
         (&["selftest", "--workers", "2"], "--help"),
         (&["demo", "pd", "--kill", "proxy"], "[possible values: prefill, decode]"),
         (&["doctor", "kernal"], "a similar value exists: 'kernel'"),

@@ -128,6 +128,7 @@ fn small_buffers_of_sockets_are_named() {
     host.write("/proc/sys/net/core/rmem_max", "212992\n");
     let mend = "sudo sysctl -w net.core.rmem_max=4194304";
     assert_finding(&host.one(Topic::Udp, "receive buffer"), Status::Limited, "212992 B", mend);
+    host.write("/proc/sys/net/core/rmem_max", "4194304\n");
     host.write("/proc/sys/net/core/wmem_max", "212992\n");
     let mend = "sudo sysctl -w net.core.wmem_max=4194304";
     assert_finding(&host.one(Topic::Udp, "send buffer"), Status::Limited, "212992 B", mend);
