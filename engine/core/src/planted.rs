@@ -49,7 +49,7 @@ macro_rules! bugs {
 
 bugs! {
     /// A source says that nothing can land any more while parts are still under way.
-    LateWriteAfterCancel = "late-write-after-cancel", caught by freed_once_and_untouched in Turns;
+    LateWriteAfterCancel = "late-write-after-cancel", caught by freed_once_and_untouched in Aborts;
     /// What a leg brought is let go when it is taken, and once more.
     DoubleFree = "double-free", caught by freed_once_and_untouched in FanOut;
     /// Now and then what says that bytes are there is dropped.
@@ -89,7 +89,7 @@ bugs! {
     /// A transfer goes on with an engine that was started anew under the old name.
     ResumedWithAnotherLife = "resumed-with-another-life", caught by bytes_are_their_own in Breaks;
     /// What of a leg has come is granted again in the next session, and so are legs that are whole.
-    WholeLegGrantedAgain = "whole-leg-granted-again", caught by freed_once_and_untouched in Breaks;
+    WholeLegGrantedAgain = "whole-leg-granted-again", caught by answers_come_in_time in Breaks;
     /// A sink that has everything does not say so again in the next session.
     LastWordNotSaidAgain = "last-word-not-said-again", caught by answers_come_in_time in Breaks;
     /// A source goes on behind what has come last, over the gaps before it.

@@ -54,7 +54,6 @@ fn performed(seed: u64, cases: Vec<Case>, deeds: &[(Duration, Act)]) -> Result<A
         seed,
         family: Family::Faults,
         weather: Weather::default(),
-        receive_bytes: None,
         players: vec![player(1), player(2)],
         cases,
         chunks: Vec::new(),
