@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use penstock_core::env::TransportEnv;
 use penstock_core::{Cause, Timestamp};
-use penstock_datagram::DatagramConnection;
 use penstock_datagram::connection::ConnectionError;
 use penstock_datagram::credit::ReceiveBuffer;
 use penstock_datagram::wire::connection_of;
+use penstock_datagram::{DatagramConnection, PacketFate};
 use penstock_transport::{LaneEvents, LaneFault};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
@@ -50,7 +50,7 @@ pub(crate) struct Endpoint {
     peer_index: u32,
     /// When the lane is to be looked at although nothing comes.
     due: Timestamp,
-    /// Packets of this burst were for it.
+    /// Packets of this burst were the peer's.
     is_touched: bool,
     /// Why it is over.
     pub(crate) fault: Option<LaneFault>,
@@ -284,9 +284,13 @@ impl Endpoint {
         if self.fault.is_some() {
             return;
         }
-        self.is_touched = true;
-        if let Err(error) = self.connection.receive(packet, now, &mut self.side) {
-            self.over(error);
+        match self.connection.receive(packet, now, &mut self.side) {
+            // What strangers send, or the network twice, gives the lane nothing to do.
+            Ok(fate) => self.is_touched |= matches!(fate, PacketFate::Taken | PacketFate::Corrupt),
+            Err(error) => {
+                self.is_touched = true;
+                self.over(error);
+            }
         }
     }
 
@@ -307,6 +311,8 @@ impl Endpoint {
 
     /// Ends the connection; every later call returns the same.
     fn fail(&mut self, cause: Cause) -> LaneFault {
+        // Until the session ends there is nothing to look for.
+        self.due = Timestamp::NEVER;
         *self.fault.get_or_insert(LaneFault(cause))
     }
 

@@ -373,6 +373,21 @@ fn what_was_heard_or_changed_on_the_way_lands_nowhere_and_disturbs_nobody() {
 }
 
 #[test]
+fn strangers_and_forgers_wake_no_lane() {
+    let (model, mut sides) = session();
+    let mine = model.0.lock().unwrap().seen.iter().find(|(to, _)| *to == 1).unwrap().1.clone();
+    let mut forged = mine.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let mut stranger = mine.clone();
+    stranger[7] ^= 1;
+    for packet in [forged, stranger, mine, vec![0; 2000], Vec::new()] {
+        model.0.lock().unwrap().to[1].push_back(packet);
+        assert!(!sides[1].driver.turn());
+    }
+    assert!(model.0.lock().unwrap().to[1].is_empty());
+}
+
+#[test]
 fn what_is_given_up_carries_nothing_any_more() {
     let (model, mut sides) = session();
     let key = sides[1].key();
