@@ -252,11 +252,6 @@ impl DatagramConnection {
         self.initiator.pop_ended()
     }
 
-    /// Whether [`DatagramConnection::pop_ended`] has one.
-    pub fn has_ended(&self) -> bool {
-        self.initiator.has_ended()
-    }
-
     /// So much the peer may have on its way to this side's receive buffer.
     pub fn set_share(&mut self, share: u64) {
         self.share = share;

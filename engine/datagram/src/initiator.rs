@@ -321,11 +321,6 @@ impl Initiator {
         self.ended.pop_front().map(|(ended, _)| ended)
     }
 
-    /// Whether operations have ended that were not taken.
-    pub fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
-    }
-
     /// The target publishes which operations have finished.
     pub fn on_finished(&mut self, watermark: u64, finished: &AckBits) -> Result<(), ProtocolViolation> {
         if watermark > self.next {

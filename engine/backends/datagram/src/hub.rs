@@ -340,3 +340,29 @@ impl Endpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_used_once_though_its_place_is_used_again() {
+        let mut connections = Connections {
+            port: None,
+            buffer: ReceiveBuffer::new(0),
+            places: Vec::new(),
+            free: Vec::new(),
+            due: Timestamp::NEVER,
+            strangers: 0,
+        };
+        let first = connections.reserve(7).unwrap();
+        let other = connections.reserve(8).unwrap();
+        assert_ne!(place_of(first), place_of(other));
+        connections.release(first);
+        let second = connections.reserve(9).unwrap();
+        assert_eq!(place_of(second), place_of(first));
+        assert_ne!(second, first);
+        connections.release(first);
+        assert_eq!(connections.reserve(10).map(place_of), Some(2), "a late release takes nobody's place");
+    }
+}

@@ -37,7 +37,7 @@ struct Wire {
     seen: Vec<(usize, Vec<u8>)>,
     /// The ports take no more.
     is_blocked: bool,
-    /// Every packet vanishes.
+    /// Every packet vanishes between the ports.
     is_cut: bool,
     open_ports: usize,
 }
@@ -372,6 +372,33 @@ fn what_was_heard_or_changed_on_the_way_lands_nowhere_and_disturbs_nobody() {
     assert!(sides.iter().all(|side| side.fault.is_none()));
 }
 
+/// Notes that were refused take no room at the receiver, however many they are.
+#[test]
+fn a_note_that_was_not_delivered_gives_its_room_back() {
+    let (model, mut sides) = session();
+    let nobody = RegionKey { region: penstock_core::RegionId(4000), ..sides[1].key() };
+    for round in 0..40 {
+        let (write, note) = (10 * round + 1, 10 * round + 2);
+        sides[0].post(Direction::Write, nobody, write, Span { local: 0, remote: 0, len: 10 }).unwrap();
+        assert_eq!(sides[0].notify(write, note, &[1; 4096]), Ok(NotifyPosted::Accepted), "round {round}");
+        run(&model, &mut sides, 5 * MS);
+        assert_eq!(sides[0].got.completed.pop(), Some((note, Err(Cause::RevokedByPeer))));
+    }
+    assert_eq!(sides[1].got.notes, []);
+}
+
+#[test]
+fn a_read_is_told_of_once_it_is_here() {
+    let (model, mut sides) = session();
+    let key = sides[1].key();
+    sides[0].post(Direction::Read, key, 1, Span { local: 0, remote: 0, len: 10 }).unwrap();
+    assert_eq!(sides[0].notify(1, 2, b"read"), Err(PostError::Full));
+    run(&model, &mut sides, 10 * MS);
+    assert_eq!(sides[0].notify(1, 2, b"read"), Ok(NotifyPosted::Accepted));
+    run(&model, &mut sides, 10 * MS);
+    assert_eq!(sides[1].got.notes, [(77, b"read".to_vec())]);
+}
+
 #[test]
 fn strangers_and_forgers_wake_no_lane() {
     let (model, mut sides) = session();
@@ -437,6 +464,8 @@ fn a_peer_that_is_gone_is_lost_and_a_session_that_is_idle_wakes_nobody() {
     assert_eq!(sides[0].fault, Some(LaneFault(Cause::PeerLost)));
     let again = sides[0].post(Direction::Write, key, 2, Span { local: 0, remote: 0, len: 100 });
     assert_eq!(again, Err(PostError::Fault(LaneFault(Cause::PeerLost))));
+    let now = model.now();
+    assert_eq!(sides[0].driver.rest(now), Rest::Until(Timestamp::NEVER), "what is over asks for no look");
     assert!(sides[1].bytes() == [0x55; BYTES]);
 }
 
