@@ -152,7 +152,7 @@ impl Bench {
 
     fn limit(&self) -> Limit {
         match self.effort.quick {
-            true => Limit { rounds: 3, within: Duration::from_secs(60) },
+            true => Limit { rounds: 3, within: Duration::from_secs(20) },
             false => Limit { rounds: 25, within: Duration::from_secs(100) },
         }
     }
