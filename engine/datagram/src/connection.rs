@@ -134,7 +134,9 @@ pub struct ConnectionStatistics {
     pub sent: u64,
     /// Messages that were sent again.
     pub repeated: u64,
-    /// Packets that were given up and had arrived.
+    /// Packets that were given up.
+    pub lost: u64,
+    /// Those of them that had arrived.
     pub spurious: u64,
     pub received: u64,
     /// Messages whose bytes were here already, or whose operation had ended.
@@ -268,7 +270,7 @@ impl DatagramConnection {
     }
 
     pub fn statistics(&self) -> ConnectionStatistics {
-        self.statistics
+        ConnectionStatistics { lost: self.packets.lost(), ..self.statistics }
     }
 
     /// The smoothed round trip, and the bytes that may be under way.

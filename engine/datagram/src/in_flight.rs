@@ -84,6 +84,7 @@ pub struct InFlightPackets {
     round_trip: Duration,
     smallest: Option<Duration>,
     reorder_steps: u32,
+    lost: u64,
     /// When one of them will count as lost, if nothing is heard.
     loss_at: Option<Timestamp>,
 }
@@ -181,6 +182,11 @@ impl InFlightPackets {
         Ok(acked)
     }
 
+    /// Packets that were given up so far.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
     /// Gives up what counts as lost by now. Answers its bytes.
     pub fn detect(&mut self, now: Timestamp, mut lose: impl FnMut(PacketItem)) -> u64 {
         let patience = self.round_trip + self.reorder_window();
@@ -200,6 +206,7 @@ impl InFlightPackets {
                 break;
             }
             sent.state = SentState::Lost;
+            self.lost += 1;
             lost += u64::from(sent.bytes);
             self.bytes -= u64::from(sent.bytes);
             self.items.range(start..items).for_each(|&item| lose(item));
@@ -216,6 +223,7 @@ impl InFlightPackets {
             items += usize::from(sent.items);
             if sent.state == SentState::UnderWay {
                 sent.state = SentState::Lost;
+                self.lost += 1;
                 lost += u64::from(sent.bytes);
                 self.items.range(start..items).for_each(|&item| lose(item));
             }

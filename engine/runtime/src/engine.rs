@@ -16,7 +16,7 @@ use penstock_ring::mpsc;
 use penstock_session::EngineDescriptor;
 use penstock_session::descriptor::ADDRESSES_MAX;
 use penstock_transport::host::EngineSegments;
-use penstock_transport::{Driver, Scope, Transport};
+use penstock_transport::{Driver, PacketStatistics, Scope, Transport};
 
 use crate::control::{Control, Wanted};
 use crate::engine_inner::{EngineInner, Inline};
@@ -440,6 +440,15 @@ impl<E: Env> Engine<E> {
     pub fn statistics(&self) -> Statistics {
         let mut sum = Statistics::default();
         self.engine.shared.workers.iter().for_each(|port| port.statistics.add_to(&mut sum));
+        sum
+    }
+
+    /// What has become of the packets of its transports that have some of their own (`datagram`). The kernel counts those of
+    /// `tcp`, and cards those of `verbs`.
+    pub fn packet_statistics(&self) -> PacketStatistics {
+        let mut sum = PacketStatistics::default();
+        let counted = self.engine.shared.transports.iter().filter_map(|transport| transport.packets());
+        counted.for_each(|packets| sum += packets);
         sum
     }
 

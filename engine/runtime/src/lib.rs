@@ -70,7 +70,7 @@ pub use penstock_core::{
 };
 pub use penstock_memory::{self as memory, BlockId, Blocks, HostMemory, Pages, PoolSpec, Window};
 pub use penstock_session as session;
-pub use penstock_transport::{self as transport, Caps, lane::Handle};
+pub use penstock_transport::{self as transport, Caps, PacketStatistics, PeerPackets, lane::Handle};
 
 pub use self::counter::Counter;
 pub use self::drain::Drained;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Caps, CounterRef, Note, NotifyPosted, NotifyRequest, Posted};
+use penstock_transport::{Caps, CounterRef, Note, NotifyPosted, NotifyRequest, PeerPackets, Posted};
 
 use crate::engine_inner::{EngineInner, Inline};
 use crate::error::{RegionError, SubmitError};
@@ -160,6 +160,14 @@ impl<E: Env> Peer<E> {
     /// Why that transport, in words.
     pub fn path(&self) -> &str {
         &self.state.path
+    }
+
+    /// What has become of the packets to it and from it, the round trip and the window; none where the transport has no packets of
+    /// its own, and after the end of the session.
+    pub fn packets(&self) -> Option<PeerPackets> {
+        let name = self.state.transport;
+        let transport = self.engine.shared.transports.iter().find(|transport| transport.name() == name);
+        transport.filter(|_| self.ended().is_none())?.peer_packets(self.state.peer_index)
     }
 
     /// The names of the rails that it goes over, pairs of cards, where it has any: a [`Fault`](penstock_core::Fault) names

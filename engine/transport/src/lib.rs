@@ -12,6 +12,7 @@
 //! - [`remote`]: a peer's memory, as this process reaches it
 //! - [`peer_view`]: what this engine can see of a peer's withdrawals and workers
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
+//! - [`packets`]: what became of packets, where a transport has some of its own
 //! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
 //! - [`host`]: what the transports inside one host have in common, and of this engine what every transport uses: its gate,
 //!   hazards, bells and ready bits
@@ -25,6 +26,7 @@ pub mod host;
 pub mod lane;
 pub mod link;
 pub mod mediated;
+pub mod packets;
 pub mod peer_view;
 pub mod record;
 pub mod remote;
@@ -39,5 +41,6 @@ pub use link::{
     AdvertisedRegion, ControlSender, Exported, Fds, ImportError, JoinError, Link, LocalEnd, Registrar, RemoteEnd,
     Scope, Streams, Transport, TransportMessages,
 };
+pub use packets::{PacketStatistics, PeerPackets};
 pub use peer_view::{Fence, PeerView, RemoteGateLog};
 pub use remote::{AccessPath, RdmaMemory, RemoteMemory, TargetMediatedMemory};

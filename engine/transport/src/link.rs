@@ -13,6 +13,7 @@ use penstock_memory::{MemoryError, ProcessWatch, Region};
 use crate::caps::Caps;
 use crate::driver::Driver;
 use crate::lane::{Lane, LaneFault};
+use crate::packets::{PacketStatistics, PeerPackets};
 use crate::peer_view::PeerView;
 use crate::remote::{AccessPath, RemoteMemory};
 
@@ -261,6 +262,17 @@ pub trait Transport: Send + Sync {
     fn driver(&self, worker: usize) -> std::io::Result<Option<Box<dyn Driver>>> {
         let _ = worker;
         Ok(None)
+    }
+
+    /// What became of its packets since the engine started; none: it has no packets of its own.
+    fn packets(&self) -> Option<PacketStatistics> {
+        None
+    }
+
+    /// What became of those of one session, while it stands.
+    fn peer_packets(&self, peer_index: u32) -> Option<PeerPackets> {
+        let _ = peer_index;
+        None
     }
 
     /// Drops what this transport has registered for the region (memory registrations on NICs, say), up to generation

@@ -24,4 +24,7 @@ fn the_suites_take_the_way_that_they_are_named_for() {
     let stage = Stage::open(&workers(1));
     assert_eq!(stage.far().access_path(), "datagram", "{}", stage.far().access_reason());
     assert!(stage.peer().path().contains("udp"), "{}", stage.peer().path());
+    let (of_peer, all) = (stage.peer().packets().unwrap(), stage.engine.packet_statistics());
+    assert!(of_peer.packets.received > 0 && of_peer.packets.sent > 0, "{of_peer:?}");
+    assert!(all.sent >= of_peer.packets.sent && all.received >= of_peer.packets.received, "{all:?}");
 }

@@ -8,7 +8,7 @@ use penstock::Config;
 use penstock_lab::Workload;
 use penstock_lab::ends::network::Network;
 use penstock_lab::measure::Limit;
-use penstock_lab::perf::{self, CutOff, Options, Report, Watch};
+use penstock_lab::perf::{self, CutOff, Options, Packets, Report, Watch};
 use penstock_lab::workload::Mergeable;
 
 use crate::arguments::{PerfLimit, PerfOptions, Transport};
@@ -238,10 +238,27 @@ fn shown(report: &Report) -> String {
         if report.rounds == 1 { "" } else { "s" }
     );
     let address = report.address.iter().map(|address| ("address", address.clone()));
+    let packets = report.packets.iter().map(|packets| ("packets", of_packets(packets)));
     let served = report.served_by.iter().map(|served| ("served by", served.clone()));
-    let rows: Vec<_> =
-        cut_off.chain(address).chain(served).chain(rows).map(|(label, value)| vec![label.to_owned(), value]).collect();
+    let rows: Vec<_> = cut_off
+        .chain(address)
+        .chain(served)
+        .chain(rows)
+        .chain(packets)
+        .map(|(label, value)| vec![label.to_owned(), value])
+        .collect();
     title + &console::table(&rows, &[])
+}
+
+/// What became of packets, in one line.
+fn of_packets(packets: &Packets) -> String {
+    let Packets { sent, lost, spurious, round_trip_us, window_bytes, .. } = *packets;
+    let loss = packets.loss * 100.0;
+    let round_trip = console::time(round_trip_us);
+    let window = size(window_bytes);
+    format!(
+        "{sent} sent, {lost} given up ({loss:.2} % lost, {spurious} had arrived), round trip {round_trip}, window {window}"
+    )
 }
 
 /// Whole powers of 1024 as such, other sizes as three figures.

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 use self::drive::Bench;
 use self::mover::Halt;
 pub use self::options::{Op, Options};
-pub use self::report::{CutOff, Report, Samples};
+pub use self::report::{CutOff, Packets, Report, Samples};
 use self::report::{Measured, Thinned};
 use self::watch::Meter;
 pub use self::watch::{Interval, Progress, Watch};

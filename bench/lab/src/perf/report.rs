@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use penstock::{PacketStatistics, PeerPackets};
 use serde::{Serialize, Serializer};
 
 use super::options::Options;
@@ -75,9 +76,46 @@ pub struct Report {
     /// Who served the target, where that was on another host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
+    /// What became of this end's packets, preparation and verification included, where the transport has packets of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<Packets>,
     /// The rounds themselves.
     #[serde(skip)]
     pub samples: Samples,
+}
+
+/// What became of one end's packets, and what the way to the other end is like.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Packets {
+    pub sent: u64,
+    /// Those that were given up as lost.
+    pub lost: u64,
+    /// Those of `lost` that had arrived after all.
+    pub spurious: u64,
+    /// Messages that were sent again.
+    pub repeated: u64,
+    /// How often all that was under way was given up.
+    pub timeouts: u64,
+    pub received: u64,
+    /// Messages that came twice or too late.
+    pub late: u64,
+    /// Packets that were dropped for their tag, number or checksum.
+    pub dropped: u64,
+    /// The part of what was sent that was lost, from 0 to 1.
+    pub loss: f64,
+    pub round_trip_us: f64,
+    /// Bytes that may be under way at once.
+    pub window_bytes: u64,
+}
+
+impl From<PeerPackets> for Packets {
+    fn from(of_peer: PeerPackets) -> Self {
+        let PeerPackets { packets, round_trip, window_bytes } = of_peer;
+        let PacketStatistics { sent, lost, spurious, repeated, timeouts, received, late, .. } = packets;
+        let dropped = packets.forged + packets.replayed + packets.corrupt;
+        let (loss, round_trip_us) = (packets.loss(), round_trip.as_secs_f64() * 1e6);
+        Self { sent, lost, spurious, repeated, timeouts, received, late, dropped, loss, round_trip_us, window_bytes }
+    }
 }
 
 /// Why a measurement ended before its time.
@@ -196,6 +234,7 @@ impl Report {
             path: ends.peer.path().to_owned(),
             address: ends.peer.address().map(|address| address.to_string()),
             served_by: ends.served_by(),
+            packets: ends.peer.packets().map(Packets::from),
             samples: Samples::default(),
         }
     }
@@ -255,6 +294,7 @@ pub(crate) fn example() -> Report {
         path: "same host".to_owned(),
         address: None,
         served_by: None,
+        packets: None,
         samples: Samples::default(),
     };
     let samples = Samples {

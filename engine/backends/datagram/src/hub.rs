@@ -1,6 +1,7 @@
 //! A worker's port and its connections.
 //!
-//! The driver and the lanes of one worker share them, so the lock is waited for only while a session begins.
+//! The driver and the lanes of one worker share them, so the lock is waited for only while a session begins or somebody asks for the
+//! statistics.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,11 +11,11 @@ use std::time::Duration;
 
 use penstock_core::env::TransportEnv;
 use penstock_core::{Cause, Timestamp};
-use penstock_datagram::connection::ConnectionError;
+use penstock_datagram::connection::{ConnectionError, ConnectionStatistics};
 use penstock_datagram::credit::ReceiveBuffer;
 use penstock_datagram::wire::connection_of;
 use penstock_datagram::{DatagramConnection, PacketFate};
-use penstock_transport::{LaneEvents, LaneFault};
+use penstock_transport::{LaneEvents, LaneFault, PacketStatistics, PeerPackets};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::port::{BurstSent, Port, PortFacts};
@@ -74,6 +75,8 @@ pub(crate) struct Connections {
     due: Timestamp,
     /// Packets that were for no connection.
     strangers: u64,
+    /// What connections have counted that are gone.
+    ended: PacketStatistics,
 }
 
 impl Hub {
@@ -85,6 +88,7 @@ impl Hub {
             free: Vec::new(),
             due: Timestamp::NEVER,
             strangers: 0,
+            ended: PacketStatistics::default(),
         };
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         Ok(Self { env, worker, open, epoll, connections: Mutex::new(connections) })
@@ -155,7 +159,37 @@ impl Connections {
     fn release(&mut self, id: u64) -> Option<Box<Endpoint>> {
         let place = self.places.get_mut(place_of(id)).filter(|place| place.id == id)?;
         self.free.push(place_of(id) as u16);
-        std::mem::take(place).endpoint
+        let endpoint = std::mem::take(place).endpoint;
+        self.ended += endpoint.as_ref().map(|endpoint| endpoint.packets()).unwrap_or_default();
+        endpoint
+    }
+
+    /// What has become of all packets of this worker.
+    pub(crate) fn packets(&self) -> PacketStatistics {
+        let mut sum = self.ended;
+        self.endpoints().for_each(|endpoint| sum += endpoint.packets());
+        sum.strangers += self.strangers;
+        if let Some(port) = &self.port {
+            port.add_statistics(&mut sum);
+        }
+        sum
+    }
+
+    /// Adds what has become of the packets to and from one peer. Returns whether there is a connection to it.
+    pub(crate) fn add_peer_packets(&self, peer_index: u32, sum: &mut PeerPackets) -> bool {
+        let mut any = false;
+        for endpoint in self.endpoints().filter(|endpoint| endpoint.peer_index == peer_index) {
+            let (round_trip, window_bytes) = endpoint.connection.path();
+            sum.packets += endpoint.packets();
+            sum.round_trip = sum.round_trip.max(round_trip);
+            sum.window_bytes += window_bytes;
+            any = true;
+        }
+        any
+    }
+
+    fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.places.iter().filter_map(|place| place.endpoint.as_deref())
     }
 
     /// A session has begun.
@@ -280,6 +314,29 @@ impl Endpoint {
         Self { connection, side, address, frame_bytes, peer_index, due: now, is_touched: false, fault: None }
     }
 
+    fn packets(&self) -> PacketStatistics {
+        let counts = self.connection.statistics();
+        let ConnectionStatistics { sent, lost, spurious, repeated, timeouts, received, late, .. } = counts;
+        let ConnectionStatistics { forged, replayed, corrupt, foreign: strangers, .. } = counts;
+        let (dropped_by_port, refused_by_port, blocked) = (0, 0, 0);
+        PacketStatistics {
+            sent,
+            lost,
+            spurious,
+            repeated,
+            timeouts,
+            received,
+            late,
+            strangers,
+            forged,
+            replayed,
+            corrupt,
+            dropped_by_port,
+            refused_by_port,
+            blocked,
+        }
+    }
+
     fn receive(&mut self, packet: &[u8], now: Timestamp) {
         if self.fault.is_some() {
             return;
@@ -354,6 +411,7 @@ mod tests {
             free: Vec::new(),
             due: Timestamp::NEVER,
             strangers: 0,
+            ended: PacketStatistics::default(),
         };
         let first = connections.reserve(7).unwrap();
         let other = connections.reserve(8).unwrap();

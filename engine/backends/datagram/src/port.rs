@@ -7,6 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+use penstock_transport::PacketStatistics;
+
 /// What a port is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortFacts {
@@ -33,7 +35,7 @@ pub enum BurstSent {
     TooLong,
 }
 
-/// One worker's port. Only that worker calls it, but for [`Port::facts`] and [`Port::frame_bytes`].
+/// One worker's port. Only that worker calls what moves packets.
 pub trait Port: Send {
     fn facts(&self) -> &PortFacts;
 
@@ -52,6 +54,11 @@ pub trait Port: Send {
         frame_bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
     ) -> BurstSent;
+
+    /// Adds what only the port knows: packets that it dropped or refused, and how often it had no room.
+    fn add_statistics(&self, sum: &mut PacketStatistics) {
+        let _ = sum;
+    }
 
     /// Becomes readable when [`Port::receive`] would find something.
     fn descriptor(&self) -> BorrowedFd<'_>;

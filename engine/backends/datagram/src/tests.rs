@@ -16,8 +16,8 @@ use penstock_ring::{ReadyBits, Withdrawal};
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Batch, Driver, Failure, Lane, LaneEvents, LaneFault, LocalEnd, Note, NotifyPosted, NotifyRequest, PostError,
-    Posted, RemoteEnd, RemoteMemory, Rest, Revisions, TargetMediatedMemory, Transport,
+    Batch, Driver, Failure, Lane, LaneEvents, LaneFault, LocalEnd, Note, NotifyPosted, NotifyRequest, PacketStatistics,
+    PostError, Posted, RemoteEnd, RemoteMemory, Rest, Revisions, TargetMediatedMemory, Transport,
 };
 
 use crate::port::{BurstSent, Port, PortFacts};
@@ -147,6 +147,7 @@ impl LaneEvents for Got {
 /// One side of a session, with one worker.
 struct Side {
     segments: Arc<EngineSegments>,
+    transport: DatagramTransport,
     region: Arc<Region>,
     driver: Box<dyn Driver>,
     lane: Option<Box<dyn Lane>>,
@@ -198,6 +199,7 @@ fn joined() -> (Model, [Side; 2]) {
             driver: transport.driver(0).unwrap().unwrap(),
             ready: segments.mailbox.view().ready(0),
             lane: link.lanes.pop(),
+            transport,
             region,
             segments,
             got: Got::default(),
@@ -412,6 +414,33 @@ fn strangers_and_forgers_wake_no_lane() {
         assert!(!sides[1].driver.turn());
     }
     assert!(model.0.lock().unwrap().to[1].is_empty());
+    let all = sides[1].transport.packets().unwrap();
+    assert_eq!((all.strangers, all.forged, all.replayed), (3, 1, 1), "{all:?}");
+    let of_peer = sides[1].transport.peer_packets(PEER).unwrap().packets;
+    assert_eq!((of_peer.strangers, of_peer.forged, of_peer.replayed), (0, 1, 1), "{of_peer:?}");
+    assert_eq!(sides[1].transport.peer_packets(PEER + 1), None);
+    sides[1].lane = None;
+    assert_eq!(sides[1].transport.peer_packets(PEER), None);
+    assert_eq!(sides[1].transport.packets(), Some(all), "what is over is still counted");
+}
+
+#[test]
+fn what_was_lost_and_how_far_it_is_to_the_peer_is_told() {
+    let (model, mut sides) = session();
+    let before = sides[0].transport.peer_packets(PEER).unwrap();
+    assert_eq!((before.packets.lost, before.packets.loss()), (0, 0.0));
+    let key = sides[1].key();
+    model.0.lock().unwrap().is_cut = true;
+    sides[0].post(Direction::Write, key, 1, Span { local: 0, remote: 0, len: 10 * FRAME as u64 }).unwrap();
+    run(&model, &mut sides, MS);
+    model.0.lock().unwrap().is_cut = false;
+    run(&model, &mut sides, 500 * MS);
+    assert_eq!(sides[0].got.completed.len(), 1);
+    let after = sides[0].transport.peer_packets(PEER).unwrap();
+    let PacketStatistics { lost, spurious, repeated, timeouts, .. } = after.packets;
+    assert!(lost >= 4 && spurious == 0 && repeated >= 4 && timeouts >= 1, "{after:?}");
+    assert!(after.packets.loss() > 0.0 && after.window_bytes > 0, "{after:?}");
+    assert!(!after.round_trip.is_zero() && after.round_trip < 10 * MS, "{after:?}");
 }
 
 #[test]

@@ -14,8 +14,8 @@ use penstock_transport::host::EngineSegments;
 use penstock_transport::link::Offering;
 use penstock_transport::mediated::{LaneTarget, TargetMediatedRegistrar};
 use penstock_transport::{
-    AccessPath, Caps, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope,
-    Transport, Trust,
+    AccessPath, Caps, Driver, JoinError, Lane, Link, LocalEnd, PacketStatistics, PeerPackets, PeerView, Placement,
+    RemoteEnd, RemoteGateLog, Scope, Transport, Trust,
 };
 
 use crate::driver::DatagramDriver;
@@ -105,6 +105,18 @@ impl Transport for DatagramTransport {
         let Some(hub) = self.hubs.get(worker) else { return Ok(None) };
         let ready = self.segments.mailbox.view().ready(worker);
         Ok(Some(Box::new(DatagramDriver::new(Arc::clone(hub), ready))))
+    }
+
+    fn packets(&self) -> Option<PacketStatistics> {
+        let mut sum = PacketStatistics::default();
+        self.hubs.iter().for_each(|hub| sum += hub.lock().packets());
+        Some(sum)
+    }
+
+    fn peer_packets(&self, peer_index: u32) -> Option<PeerPackets> {
+        let (mut sum, mut is_met) = (PeerPackets::default(), false);
+        self.hubs.iter().for_each(|hub| is_met |= hub.lock().add_peer_packets(peer_index, &mut sum));
+        is_met.then_some(sum)
     }
 
     fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {

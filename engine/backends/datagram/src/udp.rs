@@ -18,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use penstock_datagram::connection::RECEIVE_BURST_MAX;
+use penstock_transport::PacketStatistics;
 use rustix::net::sockopt;
 
 use self::burst::KeptBurst;
@@ -281,6 +282,13 @@ impl Port for UdpPort {
             KeptSent::All if is_full => BurstSent::Full,
             KeptSent::All => BurstSent::Whole,
         }
+    }
+
+    fn add_statistics(&self, sum: &mut PacketStatistics) {
+        let UdpStatistics { sent_errors, too_long, blocked, truncated, .. } = self.statistics;
+        sum.dropped_by_port += truncated + call::drops(self.socket.as_fd());
+        sum.refused_by_port += sent_errors + too_long;
+        sum.blocked += blocked;
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

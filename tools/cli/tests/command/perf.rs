@@ -81,6 +81,20 @@ fn the_table_is_for_people() {
 }
 
 #[test]
+fn packets_are_counted_where_there_are_some() {
+    let folder = Folder::new();
+    let ran = perf(&folder, &["--json", "--transport", "datagram"]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
+    let packets = &ran.json()["packets"];
+    let number = |key: &str| packets[key].as_f64().unwrap();
+    assert!(number("sent") > 0.0 && number("received") > 0.0 && number("round_trip_us") > 0.0, "{packets}");
+    assert!((0.0..=1.0).contains(&number("loss")) && number("window_bytes") >= 1_188.0, "{packets}");
+    assert_eq!((number("dropped"), number("lost") < number("sent")), (0.0, true), "{packets}");
+    let ran = perf(&folder, &["--transport", "datagram"]);
+    assert!(ran.out.lines().any(|line| line.starts_with("packets") && line.contains(" given up (")), "{}", ran.out);
+}
+
+#[test]
 fn wrong_bytes_are_noticed() {
     let folder = Folder::new();
     for op in ["write", "read"] {

@@ -72,6 +72,20 @@ impl SegmentControl {
     }
 }
 
+/// Packets that the kernel dropped before they were received: the buffer was full, or their checksum was wrong. 0 where it does not
+/// say.
+pub(super) fn drops(socket: BorrowedFd<'_>) -> u64 {
+    const DROPS: usize = 8;
+    let mut counts = [0_u32; DROPS + 1];
+    let mut length = size_of_val(&counts) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes at `counts`, which has as many, and how many it wrote at `length`.
+    let status = unsafe {
+        let (values, length) = (counts.as_mut_ptr().cast(), &raw mut length);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, values, length)
+    };
+    if status == 0 { u64::from(counts[DROPS]) } else { 0 }
+}
+
 #[cfg(test)]
 pub(super) type Kernel = fn(&[PacketRun<'_>]) -> std::result::Result<usize, i32>;
 
