@@ -116,6 +116,22 @@ pub fn set_buffers(socket: impl AsFd, bytes: u32) -> io::Result<[u32; 2]> {
     Ok(granted)
 }
 
+/// Has the kernel cut what is sent over a UDP socket into packets of so many bytes, and join those that come.
+pub fn set_segments(socket: impl AsFd, packet_bytes: u32) -> io::Result<()> {
+    let socket = socket.as_fd().as_raw_fd();
+    for (option, value) in [(libc::UDP_SEGMENT, packet_bytes), (libc::UDP_GRO, 1)] {
+        // SAFETY: it is told of four bytes to read that live as long as the call.
+        let status = unsafe {
+            let length = size_of::<u32>() as libc::socklen_t;
+            libc::setsockopt(socket, libc::SOL_UDP, option, (&raw const value).cast(), length)
+        };
+        if status != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};

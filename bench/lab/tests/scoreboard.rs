@@ -125,6 +125,29 @@ fn between_hosts_floors_and_peers_have_their_rows_whether_or_not_the_engine_gets
 }
 
 #[test]
+fn the_engines_own_packets_are_held_against_bare_ones_with_and_without_loss() {
+    let output = lab(&["scoreboard", "--only", "M11u", "--json", "--quick", "--no-peers"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 10, "{text}");
+    for (place, row) in rows.iter().enumerate() {
+        let note = row["note"].as_str().unwrap();
+        assert_eq!((row["id"].as_str(), row["transport"].as_str()), (Some("M11u"), Some("datagram")));
+        assert!(row["figure"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(note.contains(if place < 4 || place == 8 { "frames of 1472 B" } else { "frames of 65507 B" }), "{row}");
+        assert!(place >= 8 || note.contains("MB verified"), "{row}");
+    }
+    let lossy: Vec<_> = rows.iter().filter(|row| row["against"] == "the same without loss").collect();
+    assert_eq!(lossy.len(), 2);
+    for row in lossy {
+        let note = row["note"].as_str().unwrap();
+        let lost: f64 = note.split(" % of the sender").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((0.3..20.0).contains(&lost), "about one in a hundred is lost: {row}");
+    }
+}
+
+#[test]
 fn peers_are_listed_and_unknown_ones_are_refused() {
     let peers = Empty::new("list");
     let output = lab(&["peers", "list", "--folder", peers.path()]);

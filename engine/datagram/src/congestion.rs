@@ -1,7 +1,7 @@
 //! How much may be under way: a window that delay shrinks, as Swift's does, and below one packet a pace.
 //!
 //! The round trip holds the queues of both hosts and of the network. While it is below the target delay the window grows, by one frame
-//! a round trip once it has met congestion and doubling before. If no packet of a round trip came back within the target the window
+//! a round trip once it has met congestion and doubling before, and after a timeout up to half of what it was. If no packet of a round trip came back within the target the window
 //! shrinks in proportion to the excess of the quickest: a queue delays all of them, a path that jitters does not. Loss shrinks it where
 //! delay says the same, where more than half is lost, or where nothing is heard any more: a packet that rotted on the way says nothing
 //! about queues.
@@ -39,7 +39,8 @@ const TIMEOUT_FIRST: Duration = Duration::from_millis(20);
 pub struct Congestion {
     frame: u64,
     window: u64,
-    grows_fast: bool,
+    /// Below this it doubles in a round trip.
+    fast_below: u64,
     smoothed: Duration,
     variation: Duration,
     /// How much one round trip differs from the one before it, smoothed: a queue changes slowly, jitter from packet to packet.
@@ -66,7 +67,7 @@ impl Congestion {
         Self {
             frame,
             window: (FIRST_FRAMES * frame).min(WINDOW_MAX),
-            grows_fast: true,
+            fast_below: u64::MAX,
             smoothed: Duration::ZERO,
             variation: Duration::ZERO,
             jitter: Duration::ZERO,
@@ -134,7 +135,7 @@ impl Congestion {
         self.quickest = self.quickest.min(round_trip);
         self.samples += 1;
         if round_trip < self.target() {
-            let more = if self.grows_fast { bytes } else { self.frame * bytes / self.window.max(1) };
+            let more = if self.window < self.fast_below { bytes } else { self.frame * bytes / self.window.max(1) };
             self.window = (self.window + more.min(bytes.max(1))).min(WINDOW_MAX);
         }
     }
@@ -155,6 +156,7 @@ impl Congestion {
     pub fn on_timeout(&mut self, now: Timestamp) {
         self.before_timeouts = self.before_timeouts.max(self.window);
         self.shrink(self.window.min(self.frame), now);
+        self.fast_below = self.before_timeouts / 2;
     }
 
     /// The first word since timeouts; whether it says that what counted as lost had arrived. Then the peer or this side stood still,
@@ -168,7 +170,7 @@ impl Congestion {
 
     fn shrink(&mut self, to: u64, now: Timestamp) {
         self.window = to.max(self.frame / SMALLEST_PART);
-        self.grows_fast = false;
+        self.fast_below = 0;
         self.shrinks_after = now + self.smoothed.max(TIMEOUT_MIN);
     }
 
@@ -316,6 +318,20 @@ mod tests {
         congestion.on_heard(false);
         congestion.on_heard(true);
         assert_eq!(congestion.window(), FRAME, "that was another word");
+    }
+
+    #[test]
+    fn after_a_timeout_it_doubles_up_to_half_of_what_it_was() {
+        let mut congestion = Congestion::new(FRAME as usize);
+        rounds(&mut congestion, 0, 3, 100 * US);
+        let before = congestion.window();
+        congestion.on_timeout(at(20_000));
+        congestion.on_timeout(at(30_000));
+        assert_eq!(congestion.window(), FRAME);
+        congestion.on_heard(false);
+        rounds(&mut congestion, 40_000, 10, 100 * US);
+        let after = congestion.window();
+        assert!((before / 2..before / 2 + 10 * FRAME).contains(&after), "{before} {after}");
     }
 
     #[test]

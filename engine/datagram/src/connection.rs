@@ -89,6 +89,8 @@ pub struct ConnectionSettings {
     pub frame_bytes: usize,
     /// Whether packets carry a checksum of their payload, because the carrier does not vouch for it.
     pub checksums: bool,
+    /// Whether packets are padded to the length of the one before them, because the carrier sends those of one length together.
+    pub pads: bool,
     /// A peer is lost that answers nothing for so long.
     pub patience: Duration,
     /// The id under which this side receives, and the peer's.
@@ -286,6 +288,11 @@ impl DatagramConnection {
     #[cfg(test)]
     pub(crate) fn packets_remembered(&self) -> u64 {
         self.packets.span()
+    }
+
+    /// Whether the peer has packets to acknowledge.
+    pub fn is_under_way(&self) -> bool {
+        self.packets.bytes() > 0
     }
 
     /// Whether nothing is to be sent, repeated or waited for.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use penstock_core::Timestamp;
 
-use crate::wire::{AckBlock, OpPart};
+use crate::wire::{ACK_WORDS, AckBlock, OpPart};
 
 /// A lost packet is remembered until its number is so far behind the highest acknowledged: longer no acknowledgement names it.
-const REMEMBERED: u64 = 256;
+const REMEMBERED: u64 = 64 * ACK_WORDS as u64;
 /// And not for longer than this many numbers: a peer that acknowledges nothing costs no more memory, and no numbers.
 const REMEMBERED_MAX: u64 = 1024;
 /// Steps of the reordering window, each a quarter of the smallest round trip.
@@ -58,6 +58,16 @@ struct Sent {
     bytes: u32,
     items: u16,
     state: SentState,
+    /// How many items the packets before it have had.
+    first_item: u64,
+}
+
+impl Sent {
+    /// Where its items are, if so many were forgotten.
+    fn range(&self, items_gone: u64) -> std::ops::Range<usize> {
+        let start = (self.first_item - items_gone) as usize;
+        start..start + usize::from(self.items)
+    }
 }
 
 /// What an acknowledgement told.
@@ -77,6 +87,10 @@ pub struct InFlightPackets {
     first: u64,
     sent: VecDeque<Sent>,
     items: VecDeque<PacketItem>,
+    /// Items that were forgotten, which came before those.
+    items_gone: u64,
+    /// No packet below this number is waited for.
+    lowest: u64,
     bytes: u64,
     highest_acked: u64,
     /// When the packet was sent that was sent last of all acknowledged ones, and its round trip.
@@ -91,7 +105,7 @@ pub struct InFlightPackets {
 
 impl InFlightPackets {
     pub fn new() -> Self {
-        Self { first: 1, ..Self::default() }
+        Self { first: 1, lowest: 1, ..Self::default() }
     }
 
     /// The number of the next packet.
@@ -101,8 +115,7 @@ impl InFlightPackets {
 
     /// The lowest number whose packet is still waited for.
     pub fn lowest(&self) -> u64 {
-        let waited_for = self.sent.iter().position(|sent| sent.state == SentState::UnderWay);
-        self.first + waited_for.unwrap_or(self.sent.len()) as u64
+        self.lowest
     }
 
     /// Bytes of packets that are neither acknowledged nor given up.
@@ -118,7 +131,8 @@ impl InFlightPackets {
     /// A packet is sent, with these items.
     pub fn insert(&mut self, now: Timestamp, bytes: usize, items: &[PacketItem]) {
         let state = if items.is_empty() { SentState::Settled } else { SentState::UnderWay };
-        self.sent.push_back(Sent { at: now, bytes: bytes as u32, items: items.len() as u16, state });
+        let first_item = self.items_gone + self.items.len() as u64;
+        self.sent.push_back(Sent { at: now, bytes: bytes as u32, items: items.len() as u16, state, first_item });
         self.items.extend(items);
         self.prune();
         if state == SentState::UnderWay {
@@ -146,15 +160,11 @@ impl InFlightPackets {
         let delay = Duration::from_nanos(ack.delay_ns.into());
         let was_highest = self.highest_acked;
         self.highest_acked = was_highest.max(ack.highest);
-        let mut items = 0;
-        for (index, sent) in self.sent.iter_mut().enumerate() {
-            let number = self.first + index as u64;
-            if number > ack.highest {
-                break;
-            }
+        // It names none below.
+        let from = ack.highest.saturating_sub(REMEMBERED).max(self.first);
+        for number in from..=ack.highest {
+            let Some(sent) = self.sent.get_mut((number - self.first) as usize) else { break };
             let is_named = number == ack.highest || ack.received.has(ack.highest - 1 - number);
-            let start = items;
-            items += usize::from(sent.items);
             if !is_named || sent.state == SentState::Settled {
                 continue;
             }
@@ -165,7 +175,7 @@ impl InFlightPackets {
                 acked.bytes += u64::from(sent.bytes);
             }
             sent.state = SentState::Settled;
-            self.items.range(start..items).for_each(|&item| settle(item));
+            self.items.range(sent.range(self.items_gone)).for_each(|&item| settle(item));
             if sent.at >= self.newest_acked {
                 self.newest_acked = sent.at;
                 self.round_trip = now.since(sent.at).saturating_sub(delay);
@@ -191,10 +201,8 @@ impl InFlightPackets {
     pub fn detect(&mut self, now: Timestamp, mut lose: impl FnMut(PacketItem)) -> u64 {
         let patience = self.round_trip + self.reorder_window();
         self.loss_at = None;
-        let (mut items, mut lost) = (0, 0);
-        for sent in &mut self.sent {
-            let start = items;
-            items += usize::from(sent.items);
+        let mut lost = 0;
+        for sent in self.sent.range_mut((self.lowest - self.first) as usize..) {
             if sent.at >= self.newest_acked {
                 break;
             }
@@ -209,7 +217,7 @@ impl InFlightPackets {
             self.lost += 1;
             lost += u64::from(sent.bytes);
             self.bytes -= u64::from(sent.bytes);
-            self.items.range(start..items).for_each(|&item| lose(item));
+            self.items.range(sent.range(self.items_gone)).for_each(|&item| lose(item));
         }
         self.prune();
         lost
@@ -217,15 +225,13 @@ impl InFlightPackets {
 
     /// Gives up all that is under way: nothing was heard for long.
     pub fn give_up_all(&mut self, mut lose: impl FnMut(PacketItem)) -> u64 {
-        let (mut items, mut lost) = (0, 0);
-        for sent in &mut self.sent {
-            let start = items;
-            items += usize::from(sent.items);
+        let mut lost = 0;
+        for sent in self.sent.range_mut((self.lowest - self.first) as usize..) {
             if sent.state == SentState::UnderWay {
                 sent.state = SentState::Lost;
                 self.lost += 1;
                 lost += u64::from(sent.bytes);
-                self.items.range(start..items).for_each(|&item| lose(item));
+                self.items.range(sent.range(self.items_gone)).for_each(|&item| lose(item));
             }
         }
         self.bytes = 0;
@@ -241,11 +247,15 @@ impl InFlightPackets {
 
     /// When the oldest packet was sent that is still under way.
     pub fn oldest(&self) -> Option<Timestamp> {
-        self.sent.iter().find(|sent| sent.state == SentState::UnderWay).map(|sent| sent.at)
+        self.sent.get((self.lowest - self.first) as usize).map(|sent| sent.at)
     }
 
-    /// Forgets the packets at the front whose fate is settled for good.
+    /// Passes the packets that are not waited for any more, and forgets those at the front whose fate is settled for good.
     fn prune(&mut self) {
+        let is_over = |sent: &Sent| sent.state != SentState::UnderWay;
+        while self.sent.get((self.lowest - self.first) as usize).is_some_and(is_over) {
+            self.lowest += 1;
+        }
         while let Some(front) = self.sent.front() {
             let is_over = match front.state {
                 SentState::UnderWay => false,
@@ -257,6 +267,7 @@ impl InFlightPackets {
             if !is_over {
                 return;
             }
+            self.items_gone += u64::from(front.items);
             self.items.drain(..usize::from(front.items));
             self.sent.pop_front();
             self.first += 1;

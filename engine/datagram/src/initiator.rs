@@ -17,7 +17,7 @@ use penstock_core::{Cause, Span};
 use crate::connection::{LocalSide, Piece};
 use crate::in_flight::PacketItem;
 use crate::target::PartArrival;
-use crate::wire::{ACK_WORDS, AckBits, EXTENT_BYTES, HEADER_BYTES_MAX, NotifyHead, OpPart, PARTS_MAX};
+use crate::wire::{ACK_WORDS, AckBits, EXTENT_BYTES, HEADER_BYTES_MAX, NotifyHead, OpPart, PARTS_MAX, bits};
 
 /// Operations beyond the target's watermark.
 pub const OPERATIONS_MAX: u64 = 64 * ACK_WORDS as u64;
@@ -333,17 +333,13 @@ impl Initiator {
         }
         self.watermark = self.watermark.max(watermark);
         self.first_ready = self.first_ready.max(self.watermark);
-        for (index, &word) in finished.words.iter().enumerate() {
-            let mut left = word;
-            while left != 0 {
-                let operation = watermark + 64 * index as u64 + u64::from(left.trailing_zeros());
-                left &= left - 1;
-                if operation >= self.next {
-                    return Err(ProtocolViolation);
-                }
-                if operation >= self.watermark {
-                    self.finish(operation)?;
-                }
+        for bit in bits(&finished.words) {
+            let operation = watermark + bit;
+            if operation >= self.next {
+                return Err(ProtocolViolation);
+            }
+            if operation >= self.watermark {
+                self.finish(operation)?;
             }
         }
         Ok(())
@@ -463,6 +459,11 @@ impl Initiator {
         let (operation, index) = Self::index(item);
         let op = &mut self.ops[slot(operation)];
         op.unsent &= !(1 << index);
+        if op.unsent == 0 {
+            let bit = slot(operation);
+            self.ready[bit / 64] &= !(1 << (bit % 64));
+        }
+        let op = &mut self.ops[slot(operation)];
         let is_first = op.sent >> index & 1 == 0 && !matches!(item, PacketItem::GivenUp(_));
         op.sent |= 1 << index;
         is_first
@@ -516,7 +517,7 @@ impl Initiator {
 
     /// Whether something is to be sent.
     pub fn has_unsent(&self) -> bool {
-        (self.watermark..self.next).any(|operation| self.ops[slot(operation)].unsent != 0)
+        bits(&self.ready).any(|bit| self.ops[bit as usize].unsent != 0)
     }
 
     /// Whether nothing is open, and the target knows it.

@@ -19,7 +19,7 @@ use penstock_transport::Note;
 use crate::connection::{LocalSide, Piece};
 use crate::in_flight::PacketItem;
 use crate::initiator::{OPERATIONS_MAX, ProtocolViolation, part_bytes};
-use crate::wire::{ACK_WORDS, AckBits, MemoryRequest, NotifyHead, OpPart, PARTS_MAX};
+use crate::wire::{ACK_WORDS, AckBits, MemoryRequest, NotifyHead, OpPart, PARTS_MAX, bits};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum PeerOpState {
@@ -344,21 +344,16 @@ impl Target {
     /// How the operations before a notification have ended, if all have.
     fn fate(&self, operation: u64, before: &[u64; ACK_WORDS]) -> Option<Result<(), Cause>> {
         let mut fate = Ok(());
-        for (index, &word) in before.iter().enumerate() {
-            let mut left = word;
-            while left != 0 {
-                let distance = 1 + 64 * index as u64 + u64::from(left.trailing_zeros());
-                left &= left - 1;
-                // Before the first operation there is none.
-                let Some(named) = operation.checked_sub(distance) else { continue };
-                if let Some(&(_, cause)) = self.refused.iter().find(|(refused, _)| *refused == named) {
-                    fate = Err(cause);
-                } else if named >= self.watermark && self.ops[slot(named)].state != PeerOpState::Finished {
-                    return None;
-                }
-                if planted::is(Bug::NotifiedAtTheFirst) {
-                    return Some(fate);
-                }
+        for bit in bits(before) {
+            // Before the first operation there is none.
+            let Some(named) = operation.checked_sub(1 + bit) else { continue };
+            if let Some(&(_, cause)) = self.refused.iter().find(|(refused, _)| *refused == named) {
+                fate = Err(cause);
+            } else if named >= self.watermark && self.ops[slot(named)].state != PeerOpState::Finished {
+                return None;
+            }
+            if planted::is(Bug::NotifiedAtTheFirst) {
+                return Some(fate);
             }
         }
         Some(fate)

@@ -17,6 +17,8 @@
 //! extent    offset u64 | bytes u32
 //! ```
 //!
+//! Flags: 1, the checksum is the payload's; 2, what follows the payload of the last message is padding.
+//!
 //! `highest` is the highest packet number received, and bit `n` of `received` says that `highest - 1 - n` was received, too.
 //! `lowest` is the lowest number of the sender's own that it still waits for, `used` what it has used of its credit. All operations below `watermark` are finished, and
 //! bit `n` of `finished` says that `watermark + n` is. In NOTIFY bit `n` of `before` names `operation - 1 - n` as one of its
@@ -88,6 +90,7 @@ const REFUSED: u8 = 6;
 const CREDIT: u8 = 7;
 
 const IS_CHECKED: u8 = 1;
+const IS_PADDED: u8 = 2;
 const HAS_NOTE: u8 = 1;
 const HAS_COUNTER: u8 = 2;
 
@@ -218,6 +221,19 @@ impl AckBits {
     }
 }
 
+/// The bits that are set in a map, from the first word's lowest on.
+pub(crate) fn bits(words: &[u64; ACK_WORDS]) -> impl Iterator<Item = u64> + '_ {
+    let of_word = |(index, &word): (usize, &u64)| {
+        let mut left = word;
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| 64 * index as u64 + u64::from(left.trailing_zeros()))?;
+            left &= left - 1;
+            Some(bit)
+        })
+    };
+    words.iter().enumerate().flat_map(of_word)
+}
+
 /// What every packet says about the other direction, and about its sender's operations there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AckBlock {
@@ -243,22 +259,32 @@ pub struct Packet<'a> {
     /// The CRC32C of the payload, where the carrier does not vouch for it.
     pub checksum: Option<u32>,
     messages: u8,
+    is_padded: bool,
     heads: &'a [u8],
     signed: &'a [u8],
     tag: u64,
     pub payload: &'a [u8],
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+/// The bytes of a number, read with one load.
+#[inline]
+fn at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("what is read was found to be there")
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+#[inline]
+fn u16_at(bytes: &[u8], place: usize) -> u16 {
+    u16::from_le_bytes(at(bytes, place))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+#[inline]
+fn u32_at(bytes: &[u8], place: usize) -> u32 {
+    u32::from_le_bytes(at(bytes, place))
+}
+
+#[inline]
+fn u64_at(bytes: &[u8], place: usize) -> u64 {
+    u64::from_le_bytes(at(bytes, place))
 }
 
 /// What the tag covers of a header whose length was checked: all of it.
@@ -286,7 +312,7 @@ impl<'a> Packet<'a> {
         let end = usize::from(u16_at(bytes, 16));
         let (messages, flags) = (bytes[18], bytes[19]);
         let [received, finished] = [bytes[68], bytes[69]];
-        if flags & !IS_CHECKED != 0 || u16_at(bytes, 70) != 0 {
+        if flags & !(IS_CHECKED | IS_PADDED) != 0 || u16_at(bytes, 70) != 0 {
             return Err(DatagramWireError::Reserved);
         }
         let words = usize::from(received) + usize::from(finished);
@@ -316,6 +342,7 @@ impl<'a> Packet<'a> {
             },
             checksum: (flags & IS_CHECKED != 0).then(|| u32_at(bytes, 20)),
             messages,
+            is_padded: flags & IS_PADDED != 0,
             heads: &bytes[heads..signed_end],
             signed: &bytes[..signed_end],
             tag: u64_at(bytes, signed_end),
@@ -335,7 +362,7 @@ impl<'a> Packet<'a> {
 
     /// Its messages, in their order. After an error nothing follows.
     pub fn messages(&self) -> PacketMessages<'a> {
-        PacketMessages { heads: self.heads, payload: self.payload, left: self.messages }
+        PacketMessages { heads: self.heads, payload: self.payload, left: self.messages, is_padded: self.is_padded }
     }
 }
 
@@ -345,6 +372,7 @@ pub struct PacketMessages<'a> {
     heads: &'a [u8],
     payload: &'a [u8],
     left: u8,
+    is_padded: bool,
 }
 
 impl<'a> PacketMessages<'a> {
@@ -439,7 +467,7 @@ impl<'a> Iterator for PacketMessages<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         if self.left == 0 {
             // What no message claims must not be there.
-            let is_over = self.heads.is_empty() && self.payload.is_empty();
+            let is_over = self.heads.is_empty() && (self.payload.is_empty() || self.is_padded);
             (self.heads, self.payload) = (&[], &[]);
             return (!is_over).then_some(Err(DatagramWireError::Length));
         }
@@ -468,29 +496,33 @@ impl<'a> PacketWriter<'a> {
         writer.u64(0);
         [ack.highest, ack.lowest, ack.used, ack.credit, ack.watermark].into_iter().for_each(|word| writer.u64(word));
         writer.u32(ack.delay_ns);
-        writer.put(&[ack.received.len, ack.finished.len, 0, 0]);
+        writer.put([ack.received.len, ack.finished.len, 0, 0]);
         for bits in [&ack.received, &ack.finished] {
             bits.words[..usize::from(bits.len)].iter().for_each(|&word| writer.u64(word));
         }
         writer
     }
 
-    fn put(&mut self, bytes: &[u8]) {
-        self.frame[self.at..self.at + bytes.len()].copy_from_slice(bytes);
-        self.at += bytes.len();
+    /// Bytes of a fixed number, written with one store.
+    #[inline]
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        *self.frame[self.at..].first_chunk_mut().expect("the frame has room for what was selected") = bytes;
+        self.at += N;
     }
 
+    #[inline]
     fn u32(&mut self, number: u32) {
-        self.put(&number.to_le_bytes());
+        self.put(number.to_le_bytes());
     }
 
+    #[inline]
     fn u64(&mut self, number: u64) {
-        self.put(&number.to_le_bytes());
+        self.put(number.to_le_bytes());
     }
 
     fn begin(&mut self, head: [u8; 4], second: u32, operation: u64) {
         self.messages += 1;
-        self.put(&head);
+        self.put(head);
         self.u32(second);
         self.u64(operation);
     }
@@ -544,7 +576,7 @@ impl<'a> PacketWriter<'a> {
         let counter = notify.counter.unwrap_or(CounterRef { index: 0, generation: 0 });
         self.u32(counter.index);
         self.u32(counter.generation);
-        self.put(&id.0.to_le_bytes());
+        self.put(id.0.to_le_bytes());
         notify.before.into_iter().for_each(|word| self.u64(word));
     }
 
@@ -567,14 +599,19 @@ impl<'a> PacketWriter<'a> {
         &mut self.frame[start..start + bytes]
     }
 
-    /// Ends a packet with so many bytes of payload. Answers its length.
-    pub fn finish(self, bytes: usize, is_checked: bool, key: &SipKey) -> usize {
+    /// Ends a packet with so many bytes of payload, and makes it so long at least. Answers its length.
+    pub fn finish(self, bytes: usize, least: usize, is_checked: bool, key: &SipKey) -> usize {
         let Self { frame, at, messages } = self;
         let end = at + TAG_BYTES;
+        let padding = least.saturating_sub(end + bytes);
+        // The frame has bytes of earlier packets in it, for other peers.
+        frame[end + bytes..end + bytes + padding].fill(0);
+        let bytes = bytes + padding;
         let checksum = if is_checked { crate::crc32c::crc32c(&frame[end..end + bytes]) } else { 0 };
+        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         frame[16..18].copy_from_slice(&(end as u16).to_le_bytes());
         frame[18] = messages;
-        frame[19] = if is_checked { IS_CHECKED } else { 0 };
+        frame[19] = flag(is_checked, IS_CHECKED) | flag(padding > 0, IS_PADDED);
         frame[20..24].copy_from_slice(&checksum.to_le_bytes());
         let tag = key.tag(covered(&frame[..at]));
         frame[at..end].copy_from_slice(&tag.to_le_bytes());

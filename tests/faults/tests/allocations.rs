@@ -386,6 +386,7 @@ fn over_packets(verdict: &mut Verdict) {
     let settings = |index: u64| ConnectionSettings {
         frame_bytes: FRAME,
         checksums: true,
+        pads: true,
         patience: PATIENCE,
         local_connection: index,
         remote_connection: 1 - index,

@@ -215,7 +215,13 @@ impl SimPort {
             let host = state.host_of(engine);
             (state.packets.open(engine, host, ip), state.packets.receive_bytes())
         };
-        let facts = PortFacts { name: "a simulated network".to_owned(), address, receive_bytes, needs_checksums: true };
+        let facts = PortFacts {
+            name: "a simulated network".to_owned(),
+            address,
+            receive_bytes,
+            needs_checksums: true,
+            joins_equal: true,
+        };
         let (silent, _) = io::pipe()?;
         Ok(Self { core: Arc::clone(core), engine, facts, frame: Vec::new(), silent: silent.into() })
     }

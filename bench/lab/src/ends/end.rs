@@ -9,6 +9,7 @@ use penstock::region::Pool;
 use penstock::{Config, Counter, Engine, Pages, PoolSpec, Rights, SystemEnv};
 use serde::{Deserialize, Serialize};
 
+use super::lossy;
 use super::network::Network;
 use super::own::Own;
 use super::sweep::Making;
@@ -99,7 +100,11 @@ impl EndSpec {
     pub fn start_engine(&self) -> Result<Engine, LabError> {
         let config = self.config().map_err(LabError::refused("read a configuration"))?;
         let _making = Making::begin()?;
-        Engine::start(config).map_err(LabError::refused("start an engine"))
+        let started = match self.network.loss_ppm {
+            0 => Engine::start(config),
+            loss_ppm => lossy::start(config, loss_ppm),
+        };
+        started.map_err(LabError::refused("start an engine"))
     }
 
     /// Makes the pool and the counter of an engine that was started alone.

@@ -6,10 +6,12 @@
 //! - [`target`]: the target process; [`process`]: its handle on this side
 //! - [`sweep()`]: what a process removes that ends in the middle of it
 //! - [`rally`]: the two ends sending each other one small write after the other; [`hops`]: the floor of a rally of
-//!   sleepers; [`stream`]: the floor between hosts, a bare socket between the two processes
+//!   sleepers; [`stream`], [`datagrams`]: the floors between hosts, a bare socket of either kind between the two processes
 
+pub mod datagrams;
 pub mod end;
 pub mod hops;
+mod lossy;
 pub mod network;
 pub mod own;
 pub mod process;

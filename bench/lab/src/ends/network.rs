@@ -42,6 +42,12 @@ pub struct Network {
     /// After how much silence a session is given up, or a greeting; the engine's defaults where absent.
     #[serde(default)]
     pub patience: Option<Duration>,
+    /// The longest packet of the transport `datagram`; the engine's default where absent.
+    #[serde(default)]
+    pub frame_bytes: Option<usize>,
+    /// Of a million of its packets so many are lost on their way, in each direction.
+    #[serde(default)]
+    pub loss_ppm: u32,
     /// A file with what is configured otherwise than usual, for both ends that are started here. Who they are, where they meet and what is
     /// measured stays the measurement's own.
     #[serde(default)]
@@ -68,6 +74,10 @@ impl Network {
         let config = if self.connect == VerbsConnect::default() { config } else { config.verbs_connect(self.connect) };
         let config = match self.streams {
             Some(streams) => config.tcp_streams(streams),
+            None => config,
+        };
+        let config = match self.frame_bytes {
+            Some(bytes) => config.datagram_frame(bytes),
             None => config,
         };
         let config = match self.patience {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use penstock::Armed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::datagrams::DatagramReceiver;
 use super::end::End;
 use super::hops;
 use super::rally::{self, Rally};
@@ -58,7 +59,7 @@ fn serve(spec: &TargetSpec) -> Result<(), LabError> {
         pool_bytes: pool.bytes(),
     }))?;
     let mut input = std::io::stdin().lock();
-    let (mut line, mut receiver) = (String::new(), Receiver::default());
+    let (mut line, mut receivers) = (String::new(), Receivers::default());
     loop {
         line.clear();
         wait_for_input(&end)?;
@@ -66,14 +67,22 @@ fn serve(spec: &TargetSpec) -> Result<(), LabError> {
             return Ok(());
         }
         let command = serde_json::from_str(&line).map_err(LabError::refused("understand a command"))?;
-        let reply = obey(&end, &mut receiver, &command)?;
+        let reply = obey(&end, &mut receivers, &command)?;
         say(&reply)?;
     }
 }
 
-fn obey(end: &End, receiver: &mut Receiver, command: &Command) -> Result<Reply, LabError> {
+/// Its ends of bare sockets.
+#[derive(Default)]
+struct Receivers {
+    stream: Receiver,
+    datagram: DatagramReceiver,
+}
+
+fn obey(end: &End, receivers: &mut Receivers, command: &Command) -> Result<Reply, LabError> {
     match *command {
-        Command::Stream(ref command) => receiver.obey(end, command, say),
+        Command::Stream(ref command) => receivers.stream.obey(end, command, say),
+        Command::Datagram(ref command) => receivers.datagram.obey(end, command, say),
         Command::Rally(rules) => {
             let mut rally = Rally::with_first_peer(end, rules)?;
             say(&Reply::Going)?;

@@ -3,6 +3,7 @@
 use penstock::Window;
 use serde::{Deserialize, Serialize};
 
+use super::datagrams::DatagramCommand;
 use super::end::{End, EndSpec};
 use super::own::Own;
 use super::rally::Rules;
@@ -50,6 +51,8 @@ pub enum Command {
     Rally(Rules),
     /// Do something with its end of a bare socket.
     Stream(StreamCommand),
+    /// Do something with its bare socket for datagrams.
+    Datagram(DatagramCommand),
     /// Return so many changes of a cache line, one by one.
     CacheLines {
         /// How many.
@@ -139,7 +142,11 @@ pub fn perform(end: &End, command: &Command) -> Result<Reply, LabError> {
         Command::WipeAllocated => pattern::wipe(allocated(end)?),
         Command::CheckAllocated(spec) => return Ok(look(spec, allocated(end)?)),
         Command::Cpu => return Ok(Reply::Cpu { nanos: clock::process_cpu().as_nanos() as u64 }),
-        Command::Rally(_) | Command::CacheLines { .. } | Command::Doze { .. } | Command::Stream(_) => {
+        Command::Rally(_)
+        | Command::CacheLines { .. }
+        | Command::Doze { .. }
+        | Command::Stream(_)
+        | Command::Datagram(_) => {
             return Err(LabError::Target { why: "that needs a process of its own".to_owned() });
         }
     }

@@ -206,6 +206,11 @@ impl Connections {
         place.endpoint.as_deref_mut()
     }
 
+    /// Whether the peer has packets of this connection to acknowledge.
+    pub(crate) fn is_under_way(&mut self, id: u64) -> bool {
+        self.endpoint(id).is_some_and(|endpoint| endpoint.fault.is_none() && endpoint.connection.is_under_way())
+    }
+
     /// When the next lane wants to be looked at.
     pub(crate) fn due(&self) -> Timestamp {
         self.due

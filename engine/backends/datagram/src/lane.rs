@@ -116,7 +116,8 @@ impl Lane for DatagramLane {
         let now = self.hub.env.now();
         let mut hub = self.hub.lock();
         for connection in &self.connections {
-            if hub.transmit(connection.id, now)? {
+            // While something is under way, what is small waits for the next look, so that more of it leaves together.
+            if hub.is_under_way(connection.id) || hub.transmit(connection.id, now)? {
                 self.ready.mark(self.peer_index as usize);
             }
         }

@@ -177,7 +177,13 @@ fn joined() -> (Model, [Side; 2]) {
         let open: OpenPort = Arc::new(move |_| {
             shared.0.lock().unwrap().open_ports += 1;
             let name = "a model".to_owned();
-            let facts = PortFacts { name, address: address(side), receive_bytes: 1 << 20, needs_checksums: true };
+            let facts = PortFacts {
+                name,
+                address: address(side),
+                receive_bytes: 1 << 20,
+                needs_checksums: true,
+                joins_equal: true,
+            };
             Ok(Box::new(ModelPort { model: shared.clone(), side, facts, silent: io::pipe()?.0.into() }))
         });
         let options = DatagramOptions::default();

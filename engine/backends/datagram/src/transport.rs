@@ -138,6 +138,8 @@ struct Offered {
     /// What its ports are, as text.
     name: String,
     offer: DatagramOffer,
+    /// Its ports send packets of one length together.
+    joins_equal: bool,
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     env: Arc<dyn TransportEnv>,
@@ -170,6 +172,7 @@ impl Offered {
         };
         Ok(Self {
             name: facts.name.clone(),
+            joins_equal: facts.joins_equal,
             offer,
             segments: Arc::clone(segments),
             registry: Arc::clone(registry),
@@ -202,6 +205,7 @@ impl Offered {
             let settings = ConnectionSettings {
                 frame_bytes,
                 checksums: self.offer.needs_checksums || theirs.needs_checksums,
+                pads: self.joins_equal,
                 patience: self.options.patience,
                 local_connection: place.id,
                 remote_connection,

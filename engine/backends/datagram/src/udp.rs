@@ -117,6 +117,7 @@ impl UdpPort {
             // read already.
             receive_bytes: sockopt::socket_recv_buffer_size(&socket)? as u64 / 4 * 3,
             needs_checksums: false,
+            joins_equal: offloads.cuts,
         };
         Ok(Self {
             socket,

@@ -68,7 +68,9 @@ impl DatagramConnection {
         }
         let has_credit = self.send_credit.allows(charge(self.settings.frame_bytes), now);
         let mut from = 0;
-        while let Some(item) = self.candidate(&mut from, has_credit) {
+        while selection.room >= SHORT_BYTES
+            && let Some(item) = self.candidate(&mut from, has_credit)
+        {
             let (heads, payload) = self.size(item);
             if !selection.push(item, heads, payload) {
                 break;
@@ -158,6 +160,7 @@ impl DatagramConnection {
         }
         let ack = self.ack(now, words);
         let number = self.packets.next_number();
+        let least = self.padded_to(now);
         let Self { initiator, target, pieces, settings, keys, .. } = self;
         let mut writer = PacketWriter::new(frame, settings.remote_connection, number, &ack);
         for &item in selection.items() {
@@ -215,8 +218,21 @@ impl DatagramConnection {
             };
             filled.map_err(|cause| (item, cause))?;
         }
-        self.packet_bytes = writer.finish(selection.payload, settings.checksums, &keys.transmit);
+        self.packet_bytes = writer.finish(selection.payload, least, settings.checksums, &keys.transmit);
         Ok(())
+    }
+
+    /// So long the next packet is at least: as the one right before it, if another one follows it.
+    fn padded_to(&self, now: Timestamp) -> usize {
+        let (at, bytes) = self.last_sent;
+        let is_between = self.settings.pads && at == now && (self.initiator.has_unsent() || self.target.has_unsent());
+        if is_between { bytes as usize } else { 0 }
+    }
+
+    /// Whether an acknowledgement of so many words names all that has come.
+    fn says_all(&self, words: usize) -> bool {
+        let covered = self.window.highest().saturating_sub(self.peer_lowest) <= 64 * words as u64;
+        words == ACK_WORDS || (covered && self.target.finished(ACK_WORDS) == self.target.finished(words))
     }
 
     /// The packet that was built leaves now.
@@ -224,10 +240,7 @@ impl DatagramConnection {
         let bytes = self.packet_bytes;
         self.packets.insert(now, bytes, selection.items());
         self.statistics.sent += 1;
-        // With few words it may not say all that has come.
-        let words = selection.words();
-        let covered = self.window.highest().saturating_sub(self.peer_lowest) <= 64 * words as u64;
-        if words == ACK_WORDS || (covered && self.target.finished(ACK_WORDS) == self.target.finished(words)) {
+        if self.ack_since.is_some() && self.says_all(selection.words()) {
             (self.ack_since, self.bursts, self.unacked) = (None, 0, 0);
         }
         if !selection.items().is_empty() {

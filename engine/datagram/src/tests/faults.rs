@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Span};
 use proptest::prelude::*;
 
-use super::network::{CLOSED, Faults, OPEN, Pair, Random};
+use super::network::{CLOSED, End, Faults, OPEN, Pair, Random};
 use crate::connection::{ConnectionError, PacketFate};
 use crate::wire::FRAME_BYTES_MIN;
 
@@ -315,10 +315,10 @@ fn forged_and_foreign_packets_change_nothing() {
     pair.ends[0].side.memory[..3000].fill(9);
     pair.write(0, 1, 1, OPEN, &[span(0, 3000)]);
     let mut frame = vec![0; 1472];
-    let crate::tests::network::End { connection, side, .. } = &mut pair.ends[0];
+    let End { connection, side, .. } = &mut pair.ends[0];
     let bytes = connection.transmit(pair.now, &mut frame, side).expect("it has something to send");
     let packet = &frame[..bytes];
-    let crate::tests::network::End { connection, side, .. } = &mut pair.ends[1];
+    let End { connection, side, .. } = &mut pair.ends[1];
     let signed = usize::from(u16::from_le_bytes([packet[16], packet[17]]));
     for byte in 0..signed {
         for bit in 0..8 {
@@ -525,6 +525,32 @@ fn bursts_and_jitter_are_not_taken_for_loss_or_congestion() {
     assert!(worse > clean / 400.0, "{worse:.0} of {clean:.0}");
 }
 
+/// A carrier that sends packets of one length together sends a whole burst at once.
+#[test]
+fn packets_of_one_burst_are_of_one_length() {
+    let mut pair = Pair::new(9, 1472, true, NONE, 1 << 20);
+    // Ends of operations in the middle of the burst, and more than one piece in a packet.
+    let spans = [span(0, 5_000), span(40_000, 3_001)];
+    let mut posted = 0;
+    for wanted in [1, 20, 60] {
+        while posted < wanted {
+            posted += 1;
+            pair.write(0, posted, posted, OPEN, &spans);
+        }
+        let (mut frame, mut lengths) = (vec![0; 1472], Vec::new());
+        loop {
+            let End { connection, side, .. } = &mut pair.ends[0];
+            let Some(bytes) = connection.transmit(pair.now, &mut frame, side) else { break };
+            pair.carry(1, frame[..bytes].to_vec());
+            lengths.push(bytes);
+        }
+        let (last, others) = lengths.split_last().unwrap();
+        assert!(others.iter().all(|length| length == &lengths[0]) && *last <= lengths[0], "{lengths:?}");
+        assert!(wanted == 1 || lengths.len() > 8, "{lengths:?}");
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() as u64 == wanted));
+    }
+}
+
 /// A first transmission costs a frame, whatever it carries; a repeat and an acknowledgement cost nothing.
 #[test]
 fn credit_is_used_by_first_transmissions_alone() {
@@ -532,7 +558,7 @@ fn credit_is_used_by_first_transmissions_alone() {
     let mut frame = vec![0; 1472];
     let mut packets = |pair: &mut Pair| {
         let (mut count, mut used) = (0, 0);
-        let crate::tests::network::End { connection, side, .. } = &mut pair.ends[0];
+        let End { connection, side, .. } = &mut pair.ends[0];
         while let Some(bytes) = connection.transmit(pair.now, &mut frame, side) {
             (count, used) = (count + 1, crate::wire::Packet::parse(&frame[..bytes]).unwrap().ack.used);
         }

@@ -210,8 +210,14 @@ impl Pair {
         let halves = [[1; 32], [2; 32]];
         let end = |index: usize| {
             let (local_connection, remote_connection) = (7 + index as u64, 8 - index as u64);
-            let settings =
-                ConnectionSettings { frame_bytes, checksums, patience: PATIENCE, local_connection, remote_connection };
+            let settings = ConnectionSettings {
+                frame_bytes,
+                checksums,
+                pads: true,
+                patience: PATIENCE,
+                local_connection,
+                remote_connection,
+            };
             let keys = ConnectionKeys::derive(&halves[index], &halves[1 - index], local_connection, remote_connection);
             End {
                 connection: DatagramConnection::new(settings, keys, now),
@@ -255,7 +261,7 @@ impl Pair {
         self.ends[from].connection.notify(id, transfer, head, note);
     }
 
-    fn carry(&mut self, to: usize, mut packet: Vec<u8>) {
+    pub(super) fn carry(&mut self, to: usize, mut packet: Vec<u8>) {
         let random = &mut self.random;
         if self.cuts[to] || random.once_in(self.faults.loss) {
             return;

@@ -62,7 +62,7 @@ fn with_request<R>(f: impl FnOnce(&MemoryRequest<'_>) -> R) -> R {
     let mut frame = vec![0; FRAME];
     let mut writer = PacketWriter::new(&mut frame, 1, 1, &AckBlock::default());
     writer.read(0, OPEN, 0, [(0, 10)].into_iter());
-    let bytes = writer.finish(0, false, &crate::siphash::SipKey::new([0; 16]));
+    let bytes = writer.finish(0, 0, false, &crate::siphash::SipKey::new([0; 16]));
     let packet = Packet::parse(&frame[..bytes]).unwrap();
     let Some(Ok(PacketMessage::Read { request, .. })) = packet.messages().next() else { unreachable!() };
     f(&request)

@@ -50,7 +50,7 @@ fn packet() -> Vec<u8> {
     writer.refused(16, None, 80);
     writer.credit(512);
     writer.payload(12).copy_from_slice(b"12345DATAabc");
-    let bytes = writer.finish(12, true, &key());
+    let bytes = writer.finish(12, 0, true, &key());
     frame.truncate(bytes);
     frame
 }
@@ -96,10 +96,26 @@ fn payload_that_no_message_claims_is_an_error() {
     let mut frame = vec![0; 500];
     let mut writer = PacketWriter::new(&mut frame, 1, 1, &AckBlock::default());
     writer.given_up(1);
-    let bytes = writer.finish(5, false, &key());
+    let bytes = writer.finish(5, 0, false, &key());
     let packet = Packet::parse(&frame[..bytes]).unwrap();
     let messages: Vec<_> = packet.messages().collect();
     assert_eq!(messages, [Ok(PacketMessage::GivenUp { operation: 1 }), Err(DatagramWireError::Length)]);
+}
+
+#[test]
+fn padding_is_zeros_that_no_message_sees() {
+    let mut frame = vec![9; 500];
+    let mut writer = PacketWriter::new(&mut frame, 1, 1, &AckBlock::default());
+    writer.data(OpPart { operation: 3, index: 0, count: 1 }, 4);
+    writer.payload(4).copy_from_slice(b"DATA");
+    assert_eq!(writer.finish(4, 300, true, &key()), 300);
+    let packet = Packet::parse(&frame[..300]).unwrap();
+    assert!(packet.is_authentic(&key()));
+    assert!(packet.payload[..4] == *b"DATA" && packet.payload[4..].iter().all(|&byte| byte == 0));
+    assert_eq!(packet.checksum, Some(crate::crc32c::crc32c(packet.payload)));
+    let messages: Vec<_> = packet.messages().collect();
+    let part = OpPart { operation: 3, index: 0, count: 1 };
+    assert_eq!(messages, [Ok(PacketMessage::Data { part, bytes: b"DATA" })]);
 }
 
 proptest! {

@@ -24,7 +24,7 @@ impl Packets {
         let mut writer = PacketWriter::new(&mut frame, 0, 0, &ack);
         messages(&mut writer);
         writer.payload(payload).fill(7);
-        let bytes = writer.finish(payload, false, &SipKey::new([0; 16]));
+        let bytes = writer.finish(payload, 0, false, &SipKey::new([0; 16]));
         self.0.extend((bytes as u16).to_le_bytes());
         self.0.extend(&frame[..bytes]);
         self

@@ -124,6 +124,7 @@ pub fn run(input: &[u8]) {
     let settings = ConnectionSettings {
         frame_bytes: FRAME_BYTES_MIN,
         checksums: false,
+        pads: true,
         patience: Duration::from_secs(60),
         local_connection: 0,
         remote_connection: 1,

@@ -61,6 +61,7 @@ const LAB: &[&str] = &[
     "penstock-session",
     "penstock-flows",
     "penstock-local",
+    "penstock-datagram-transport",
     "penstock-shm",
     "penstock-tcp",
     "penstock-verbs",

@@ -1,0 +1,75 @@
+//! A port for packets that loses a part of what it sends, as a way between hosts does.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock::{Config, Engine, StartError, SystemEnv};
+use penstock_datagram_transport::port::{BurstSent, PortFacts};
+use penstock_datagram_transport::udp::{UdpOptions, UdpPort};
+use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort, Port};
+
+/// The whole, in the parts that a loss is said in.
+const MILLION: u64 = 1_000_000;
+
+struct LossyPort {
+    inner: UdpPort,
+    loss_ppm: u64,
+    random: u64,
+}
+
+impl Port for LossyPort {
+    fn facts(&self) -> &PortFacts {
+        self.inner.facts()
+    }
+
+    fn frame_bytes(&self, to: SocketAddr) -> io::Result<usize> {
+        self.inner.frame_bytes(to)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+        self.inner.receive(take)
+    }
+
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        frame_bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+    ) -> BurstSent {
+        let Self { inner, loss_ppm, random } = self;
+        inner.send(to, frame_bytes, &mut |frame| {
+            loop {
+                let bytes = fill(frame)?;
+                // One of Marsaglia's generators.
+                *random ^= *random << 13;
+                *random ^= *random >> 7;
+                *random ^= *random << 17;
+                if *random % MILLION >= *loss_ppm {
+                    return Some(bytes);
+                }
+            }
+        })
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.inner.descriptor()
+    }
+}
+
+/// Starts an engine whose packets are lost on their way, so many of a million.
+pub(super) fn start(config: Config, loss_ppm: u32) -> Result<Engine, StartError> {
+    let (frame_bytes_max, heartbeat) = (config.datagram.frame_bytes, config.session.heartbeat_ms);
+    Engine::start_making(SystemEnv, config, |segments, registry| {
+        let open: OpenPort = Arc::new(move |_| {
+            let bind = SocketAddr::from(([127, 0, 0, 1], 0));
+            let inner = UdpPort::open(UdpOptions { bind, receive_bytes: 0, send_bytes: 0, segmentation: true })?;
+            Ok(Box::new(LossyPort { inner, loss_ppm: loss_ppm.into(), random: 0x9e37_79b9_7f4a_7c15 }))
+        });
+        let options = DatagramOptions { patience: Duration::from_millis(heartbeat), frame_bytes_max };
+        let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
+        Ok(vec![Arc::new(DatagramTransport::new(segments, registry, Arc::new(SystemEnv), open, options)?)])
+    })
+}
