@@ -17,6 +17,7 @@ use penstock_transport::{
 };
 
 use crate::hub::{Connections, Endpoint, Hub, Reserved};
+use crate::no_path::NoPathNotice;
 use crate::side::OpMemory;
 
 pub(crate) struct DatagramLane {
@@ -29,6 +30,7 @@ pub(crate) struct DatagramLane {
     pub(crate) hub: Arc<Hub>,
     /// The connections of this worker: of all of the session every so many-th.
     pub(crate) connections: Vec<Reserved>,
+    pub(crate) notice: Arc<NoPathNotice>,
 }
 
 impl DatagramLane {
@@ -116,7 +118,7 @@ impl Lane for DatagramLane {
         let now = self.hub.env.now();
         let mut hub = self.hub.lock();
         for connection in &self.connections {
-            if hub.transmit(connection.id, now)? {
+            if hub.transmit(connection.id, now).inspect_err(|&fault| self.notice.tell(fault))? {
                 self.ready.mark(self.peer_index as usize);
             }
         }
@@ -154,7 +156,7 @@ impl Lane for DatagramLane {
         let mut hub = self.hub.lock();
         let mut more = false;
         for connection in &self.connections {
-            more |= hub.poll(connection.id, now, events)?;
+            more |= hub.poll(connection.id, now, events).inspect_err(|&fault| self.notice.tell(fault))?;
         }
         Ok(more)
     }
