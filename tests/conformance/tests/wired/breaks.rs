@@ -11,7 +11,7 @@ use penstock_wire::{Direction, Side};
 
 use super::hosts::Hosted;
 
-const BYTES: u64 = 32 << 20;
+const BYTES: u64 = 16 << 20;
 const WITHIN: Duration = Duration::from_millis(300);
 /// How long after its deadline anything may end.
 const LATE: Duration = Duration::from_millis(100);

@@ -14,15 +14,18 @@ use super::hosts::Hosted;
 const PATIENT: Duration = Duration::from_secs(120);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// What is moved, and one layer of how many of it: the blocks of a layer are always all there.
+/// What is moved of a workload.
+#[derive(Clone, Copy)]
 pub(crate) struct Load {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// Of these layers one is moved.
-    of_layers: u32,
+    pub(crate) of_layers: u32,
+    /// And of these blocks of a layer.
+    pub(crate) of_blocks: u32,
 }
 
 pub(crate) const fn load(name: &'static str, of_layers: u32) -> Load {
-    Load { name, of_layers }
+    Load { name, of_layers, of_blocks: 1 }
 }
 
 /// One whole after the other over a wire, written and then read, with sessions whose path names this way. Prints how long each took.
@@ -30,6 +33,7 @@ pub(crate) fn move_all(setting: Setting, scenario: &str, mtu: u32, way: &str, lo
     for load in loads {
         let mut workload = Workload::find(load.name).expect("a built-in workload");
         workload.layers = workload.layers.div_ceil(load.of_layers);
+        workload.blocks = workload.blocks.div_ceil(load.of_blocks);
         let spec = LayoutSpec { workload, pool_bytes_min: 0, concurrency: 1, seed: 7 };
         let layout = Layout::new(&spec);
         let mut hosted = Hosted::new(setting, scenario, mtu, layout.pool_bytes(), HEARTBEAT);
