@@ -304,6 +304,8 @@ pub struct Tuning {
     pub accepts_per_second: Option<u64>,
     /// The address it listens at, where that is not the loopback's.
     pub host: Option<IpAddr>,
+    /// The UDP port of its first worker, where that is not any.
+    pub udp_port: Option<u16>,
 }
 
 /// An engine to be started, here or elsewhere.
@@ -403,6 +405,9 @@ impl EngineSpec {
         }
         if let Some(count) = self.tuning.accepts_per_second {
             config = config.accepts_per_second(count);
+        }
+        if let Some(port) = self.tuning.udp_port {
+            config = config.datagram_port(port);
         }
         config
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock::Timestamp;
-use penstock_datagram_transport::port::{BurstSent, Port, PortFacts};
+use penstock_datagram_transport::port::{BurstSent, Port, PortFacts, Train};
 
 use crate::charges::Charges;
 use crate::links::{Links, Rate};
@@ -237,13 +237,13 @@ impl Port for SimPort {
         Ok(state.packets.frame_bytes(state.host_of(self.engine), to.ip(), &state.links))
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
         let mut count = 0;
         // The lock is not held while a packet is looked at: that asks for the time.
         while count < BURST
             && let Some(packet) = { self.core.lock().packets.receive(self.facts.address) }
         {
-            take(&packet);
+            take(Train::of_one(&packet));
             count += 1;
         }
         count

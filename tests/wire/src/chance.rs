@@ -17,6 +17,8 @@ pub enum Question {
     Corrupt,
     /// Which of its bits is damaged?
     Bit,
+    /// Is the frame lost because it is of UDP?
+    UdpLoss,
 }
 
 /// The chances of one direction and one kind of traffic.

@@ -251,6 +251,11 @@ impl TwoHosts {
         self.furnish(side)
     }
 
+    /// Gives a host's device another MTU: its own kernel sends nothing longer from then on. Coming up again makes it the first one.
+    pub fn set_mtu(&self, side: Side, mtu: u32) -> Result<(), HostsError> {
+        ip(&["-n", self.name(side), "link", "set", DEVICE, "mtu", &mtu.to_string()])
+    }
+
     /// Addresses, neighbours and all that a device loses when it goes down.
     fn furnish(&self, side: Side) -> Result<(), HostsError> {
         let (own, other) = (side.number(), side.other().number());

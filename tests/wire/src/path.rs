@@ -21,7 +21,7 @@ pub struct PathStats {
     pub delivered: u64,
     /// Their bytes.
     pub delivered_bytes: u64,
-    /// Frames dropped by `loss`.
+    /// Frames dropped by `loss` and `udp-loss`.
     pub lost: u64,
     /// Frames that met a partition, at the beginning of the wire or on it.
     pub cut: u64,
@@ -111,7 +111,8 @@ impl Path {
             self.stats.cut += 1;
             return;
         }
-        if chance.is_hit(Question::Loss, k, faults.loss) {
+        let is_unwanted = is_udp(&frame) && chance.is_hit(Question::UdpLoss, k, faults.udp_loss);
+        if is_unwanted || chance.is_hit(Question::Loss, k, faults.loss) {
             self.stats.lost += 1;
             return;
         }
@@ -227,6 +228,16 @@ fn kind(frame: &[u8]) -> Option<u16> {
 /// other side unreachable for a minute, which no wire with a frame check does.
 fn is_ip(frame: &[u8]) -> bool {
     matches!(kind(frame), Some(0x0800 | 0x86dd))
+}
+
+/// Whether this is a frame of UDP, without the extensions of IPv6 before it.
+fn is_udp(frame: &[u8]) -> bool {
+    let protocol = match kind(frame) {
+        Some(0x0800) => frame.get(HEADER + 9),
+        Some(0x86dd) => frame.get(HEADER + 6),
+        _ => None,
+    };
+    protocol == Some(&17)
 }
 
 /// Whether a kernel sent this on its own: not IP, or the control protocols of IPv6.

@@ -9,6 +9,7 @@
 //! at=2s partition both for=1.5s
 //! at=5s set b-to-a loss=20% for=3s     # afterwards as before
 //! at=9s set both none                  # for good
+//! at=10s set a-to-b udp-loss=100%      # TCP passes
 //! ```
 
 use std::fmt;
@@ -71,6 +72,8 @@ impl FromStr for Direction {
 pub struct Faults {
     /// Frames that never arrive.
     pub loss: Share,
+    /// Frames of UDP that never arrive, as behind a firewall that lets TCP pass.
+    pub udp_loss: Share,
     /// How long every frame takes.
     pub delay: Duration,
     /// Up to how much longer, evenly drawn. Jitter alone keeps the order.
@@ -94,6 +97,7 @@ impl Default for Faults {
     fn default() -> Self {
         Self {
             loss: Share::default(),
+            udp_loss: Share::default(),
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             reorder: Share::default(),
@@ -112,6 +116,7 @@ impl Faults {
         for change in changes {
             match *change {
                 Fault::Loss(share) => self.loss = share,
+                Fault::UdpLoss(share) => self.udp_loss = share,
                 Fault::Delay(time) => self.delay = time,
                 Fault::Jitter(time) => self.jitter = time,
                 Fault::Reorder(share) => self.reorder = share,
@@ -132,6 +137,8 @@ impl Faults {
 pub enum Fault {
     /// `loss=1%`
     Loss(Share),
+    /// `udp-loss=100%`
+    UdpLoss(Share),
     /// `delay=2ms`
     Delay(Duration),
     /// `jitter=500us`
@@ -164,6 +171,7 @@ fn parse_fault(text: &str) -> Result<Fault, ScenarioError> {
     let (key, value) = text.split_once('=').ok_or_else(|| ScenarioError::Fault(text.to_owned()))?;
     Ok(match key {
         "loss" => Fault::Loss(value.parse()?),
+        "udp-loss" => Fault::UdpLoss(value.parse()?),
         "delay" => Fault::Delay(units::time(value)?),
         "jitter" => Fault::Jitter(units::time(value)?),
         "reorder" => Fault::Reorder(value.parse()?),
@@ -300,7 +308,7 @@ pub enum ScenarioError {
     Direction(String),
     /// None of the faults.
     #[error(
-        "`{0}` is no fault: say loss=, delay=, jitter=, reorder=, reorder-by=, duplicate=, corrupt=, rate=, queue= or none, with commas and no blanks between several"
+        "`{0}` is no fault: say loss=, udp-loss=, delay=, jitter=, reorder=, reorder-by=, duplicate=, corrupt=, rate=, queue= or none, with commas and no blanks between several"
     )]
     Fault(String),
     /// Not a thing that can happen.

@@ -248,6 +248,25 @@ fn tcp_gets_through_a_bad_wire_whole() {
 }
 
 #[test]
+fn udp_alone_is_kept_back_in_the_direction_that_is_named() {
+    let name = "udp_alone_is_kept_back_in_the_direction_that_is_named";
+    let Some(mut hosts) = hosts(name, "a-to-b udp-loss=100%") else { return };
+    for family in [Family::V4, Family::V6] {
+        let (a, b) = udp(&hosts, family);
+        a.send(b"lost").unwrap();
+        assert!(b.recv(&mut [0; 8]).is_err(), "closed from A to B");
+        b.send(b"there").unwrap();
+        assert_eq!(hear(&a, &mut [0; 8]), 5, "open from B to A");
+        let (mut a, mut b) = tcp(&hosts, family);
+        transfer(&mut a, &mut b, 1 << 20);
+    }
+    hosts.set(Direction::AToB, "udp-loss=0%").unwrap();
+    let (a, b) = udp(&hosts, Family::V4);
+    a.send(b"again").unwrap();
+    assert_eq!(hear(&b, &mut [0; 8]), 5, "open again");
+}
+
+#[test]
 fn a_rate_is_kept() {
     let Some(mut hosts) = hosts("a_rate_is_kept", "a-to-b rate=50mbit,queue=256KiB") else { return };
     let (mut a, mut b) = tcp(&hosts, Family::V4);

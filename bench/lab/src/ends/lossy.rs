@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock::{Config, Engine, StartError, SystemEnv};
-use penstock_datagram_transport::port::{BurstSent, PortFacts};
+use penstock_datagram_transport::port::{BurstSent, PortFacts, Train};
 use penstock_datagram_transport::udp::{UdpOptions, UdpPort};
 use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort, Port};
 
@@ -29,7 +29,7 @@ impl Port for LossyPort {
         self.inner.frame_bytes(to)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
         self.inner.receive(take)
     }
 

@@ -220,21 +220,25 @@ impl Connections {
     pub(crate) fn turn(&mut self, now: impl Fn() -> Timestamp, mut mark: impl FnMut(usize)) -> bool {
         let Self { port: Some(port), places, strangers, due, .. } = self else { return false };
         let mut read = None;
-        let came = port.receive(&mut |packet| {
-            let now = *read.get_or_insert_with(&now);
-            let endpoint = connection_of(packet).and_then(|id| {
-                let place = places.get_mut(place_of(id)).filter(|place| place.id == id)?;
-                place.endpoint.as_deref_mut()
-            });
-            match endpoint {
-                Some(endpoint) => endpoint.receive(packet, now),
-                None => *strangers += 1,
+        let came = port.receive(&mut |train| {
+            // For each: a port asks its socket several times, and a packet that counts as come before it was there makes the path
+            // look shorter than it is, to either side, for as long as the smallest round trip is remembered.
+            let now = *read.insert(now());
+            for packet in train.packets() {
+                let endpoint = connection_of(packet).and_then(|id| {
+                    let place = places.get_mut(place_of(id)).filter(|place| place.id == id)?;
+                    place.endpoint.as_deref_mut()
+                });
+                match endpoint {
+                    Some(endpoint) => endpoint.receive(packet, now),
+                    None => *strangers += 1,
+                }
             }
         });
         if came == 0 && *due == Timestamp::NEVER {
             return false;
         }
-        let now = read.unwrap_or_else(now);
+        let now = read.unwrap_or_else(&now);
         if came == 0 && *due > now {
             return false;
         }

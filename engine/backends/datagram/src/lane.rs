@@ -17,6 +17,7 @@ use penstock_transport::{
 };
 
 use crate::hub::{Connections, Endpoint, Hub, Reserved};
+use crate::no_path::NoPathNotice;
 use crate::side::OpMemory;
 
 pub(crate) struct DatagramLane {
@@ -29,6 +30,7 @@ pub(crate) struct DatagramLane {
     pub(crate) hub: Arc<Hub>,
     /// The connections of this worker: of all of the session every so many-th.
     pub(crate) connections: Vec<Reserved>,
+    pub(crate) notice: Arc<NoPathNotice>,
 }
 
 impl DatagramLane {
@@ -117,7 +119,9 @@ impl Lane for DatagramLane {
         let mut hub = self.hub.lock();
         for connection in &self.connections {
             // While something is under way, what is small waits for the next look, so that more of it leaves together.
-            if hub.is_under_way(connection.id) || hub.transmit(connection.id, now)? {
+            if hub.is_under_way(connection.id)
+                || hub.transmit(connection.id, now).inspect_err(|&fault| self.notice.tell(fault))?
+            {
                 self.ready.mark(self.peer_index as usize);
             }
         }
@@ -155,7 +159,7 @@ impl Lane for DatagramLane {
         let mut hub = self.hub.lock();
         let mut more = false;
         for connection in &self.connections {
-            more |= hub.poll(connection.id, now, events)?;
+            more |= hub.poll(connection.id, now, events).inspect_err(|&fault| self.notice.tell(fault))?;
         }
         Ok(more)
     }

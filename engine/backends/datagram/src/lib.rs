@@ -8,11 +8,13 @@
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on
 //! - [`port`]: what carries packets; [`udp`]: a socket that does
 //! - `lane`: one worker's lane; `side`: the memory that its connections move bytes from and to
+//! - `no_path`: what the two sides say to each other where packets do not pass
 //! - `hub`, `driver`: a worker's port and connections, and what is looked at for all of them once a turn
 
 mod driver;
 mod hub;
 mod lane;
+mod no_path;
 pub mod offer;
 pub mod port;
 mod side;

@@ -37,6 +37,31 @@ pub enum BurstSent {
     TooLong,
 }
 
+/// Packets that came together, one behind the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Train<'a> {
+    bytes: &'a [u8],
+    /// Of each but the last, which may be shorter.
+    packet_bytes: usize,
+}
+
+impl<'a> Train<'a> {
+    /// Of packets of so many bytes, but for the last, which may be shorter.
+    pub fn new(bytes: &'a [u8], packet_bytes: usize) -> Self {
+        Self { bytes, packet_bytes: packet_bytes.max(1) }
+    }
+
+    /// Of one packet, which may be empty.
+    pub fn of_one(bytes: &'a [u8]) -> Self {
+        Self::new(bytes, bytes.len())
+    }
+
+    pub fn packets(self) -> impl Iterator<Item = &'a [u8]> {
+        let empty = self.bytes.is_empty().then_some(self.bytes);
+        empty.into_iter().chain(self.bytes.chunks(self.packet_bytes))
+    }
+}
+
 /// One worker's port. Only that worker calls what moves packets.
 pub trait Port: Send {
     fn facts(&self) -> &PortFacts;
@@ -44,9 +69,9 @@ pub trait Port: Send {
     /// The longest packet that the way to this address carries unfragmented, as far as is known here.
     fn frame_bytes(&self, to: SocketAddr) -> io::Result<usize>;
 
-    /// Passes on the packets that have come, at most [`RECEIVE_BURST_MAX`](penstock_datagram::connection::RECEIVE_BURST_MAX), and
+    /// Passes on the packets that have come, trains one by one, together at most [`RECEIVE_BURST_MAX`](penstock_datagram::connection::RECEIVE_BURST_MAX), and
     /// returns how many. Does not wait.
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize;
+    fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize;
 
     /// Sends packets to one address, of at most `frame_bytes` each. `fill` writes the next one and returns its length; none: that was
     /// all. What cannot be sent for another reason than those of [`BurstSent`] is lost, as on the way. Does not wait.

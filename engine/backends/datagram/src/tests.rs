@@ -10,6 +10,7 @@ use std::time::Duration;
 use penstock_core::env::TransportEnv;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, NoteId, Rights, Span, Timestamp};
+use penstock_datagram::wire::Packet;
 use penstock_memory::copy::Hint;
 use penstock_memory::{HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::{ReadyBits, Withdrawal};
@@ -20,7 +21,7 @@ use penstock_transport::{
     PostError, Posted, RemoteEnd, RemoteMemory, Rest, Revisions, TargetMediatedMemory, Transport,
 };
 
-use crate::port::{BurstSent, Port, PortFacts};
+use crate::port::{BurstSent, Port, PortFacts, Train};
 use crate::{DatagramOptions, DatagramTransport, OpenPort};
 
 const PEER: u32 = 3;
@@ -40,6 +41,8 @@ struct Wire {
     /// Every packet vanishes between the ports.
     is_cut: bool,
     open_ports: usize,
+    /// How long a worker stands still before each packet that it receives; what it receives comes meanwhile.
+    stands_still: Duration,
 }
 
 #[derive(Clone)]
@@ -77,10 +80,16 @@ impl Port for ModelPort {
         Ok(FRAME)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
         let mut count = 0;
-        while let Some(packet) = { self.model.0.lock().unwrap().to[self.side].pop_front() } {
-            take(&packet);
+        loop {
+            let packet = {
+                let mut wire = self.model.0.lock().unwrap();
+                let Some(packet) = wire.to[self.side].pop_front() else { break };
+                wire.now = wire.now + wire.stands_still;
+                packet
+            };
+            take(Train::of_one(&packet));
             count += 1;
         }
         count
@@ -447,6 +456,22 @@ fn what_was_lost_and_how_far_it_is_to_the_peer_is_told() {
     assert!(lost >= 4 && spurious == 0 && repeated >= 4 && timeouts >= 1, "{after:?}");
     assert!(after.packets.loss() > 0.0 && after.window_bytes > 0, "{after:?}");
     assert!(!after.round_trip.is_zero() && after.round_trip < 10 * MS, "{after:?}");
+}
+
+#[test]
+fn a_worker_that_stands_still_while_it_receives_makes_no_path_look_shorter() {
+    let (model, mut sides) = session();
+    let key = sides[1].key();
+    sides[0].post(Direction::Write, key, 1, Span { local: 0, remote: 0, len: 5 * FRAME as u64 }).unwrap();
+    model.0.lock().unwrap().seen.clear();
+    model.0.lock().unwrap().stands_still = 5 * MS;
+    sides[1].turn();
+    sides[1].turn();
+    let seen = std::mem::take(&mut model.0.lock().unwrap().seen);
+    let acks: Vec<_> = seen.iter().map(|(_, packet)| Packet::parse(packet).unwrap().ack).collect();
+    assert!(!acks.is_empty());
+    // The newest packet came in the last of the times for which it stood still, and is acknowledged at once.
+    assert!(acks.iter().all(|ack| Duration::from_nanos(ack.delay_ns.into()) < MS), "{acks:?}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use penstock_transport::{
 use crate::driver::DatagramDriver;
 use crate::hub::{Endpoint, Hub, OpenPort, Reserved};
 use crate::lane::DatagramLane;
+use crate::no_path::NoPathNotice;
 use crate::offer::DatagramOffer;
 use crate::side::Side;
 
@@ -190,6 +191,7 @@ impl Offered {
         let theirs = DatagramOffer::parse(blob, workers_there, channels, self.met_at)?;
         let told = Arc::new(RemoteGateLog::default());
         let frame_bytes = self.offer.frame_bytes.min(theirs.frame_bytes);
+        let notice = Arc::new(NoPathNotice::new(self.met_at));
         let lane = |(worker, hub): (usize, &Arc<Hub>)| DatagramLane {
             segments: Arc::clone(&self.segments),
             told: Arc::clone(&told),
@@ -197,6 +199,7 @@ impl Offered {
             peer_index: self.peer_index,
             hub: Arc::clone(hub),
             connections: Vec::new(),
+            notice: Arc::clone(&notice),
         };
         let mut lanes: Vec<DatagramLane> = self.hubs.iter().enumerate().map(lane).collect();
         let now = self.env.now();
@@ -226,7 +229,7 @@ impl Offered {
             registrar: Arc::new(REGISTRAR),
             peer_view: PeerView::Reported(told),
             streams: None,
-            transport_messages: None,
+            transport_messages: Some(notice),
             rails: Vec::new(),
             path: format!("in datagrams over {name}, frame {frame_bytes}, {channels} connections"),
         })

@@ -23,7 +23,7 @@ use rustix::net::sockopt;
 
 use self::burst::KeptBurst;
 pub use self::socket::UdpRouteError;
-use crate::port::{BurstSent, Port, PortFacts};
+use crate::port::{BurstSent, Port, PortFacts, Train};
 
 /// Packets that leave with one call at most: what every kernel with GSO cuts.
 const UDP_MAX_SEGMENTS: usize = 64;
@@ -208,14 +208,15 @@ impl UdpPort {
     }
 
     /// Passes on what has come, so many packets at most.
-    fn pass_on(&mut self, packets_max: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn pass_on(&mut self, packets_max: usize, take: &mut dyn FnMut(Train<'_>)) -> usize {
         let TrainRest { at, end, packet_bytes } = self.train;
-        let mut packets = 0;
-        for packet in self.arrived[at..end].chunks(packet_bytes.max(1)).take(packets_max) {
-            take(packet);
-            self.train.at += packet.len();
-            packets += 1;
+        let end = end.min(at.saturating_add(packets_max.saturating_mul(packet_bytes)));
+        if at == end {
+            return 0;
         }
+        take(Train::new(&self.arrived[at..end], packet_bytes));
+        self.train.at = end;
+        let packets = (end - at).div_ceil(packet_bytes.max(1));
         self.statistics.received += packets as u64;
         packets
     }
@@ -230,7 +231,7 @@ impl Port for UdpPort {
         socket::frame_bytes(self.facts.address, to)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+    fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
         let mut passed = self.pass_on(RECEIVE_BURST_MAX, take);
         let mut failed = false;
         for _ in 0..RECEIVE_CALLS_MAX {
@@ -243,7 +244,7 @@ impl Port for UdpPort {
                 Ok(train) if train.is_cut => self.statistics.truncated += 1,
                 // It is a packet like others, for the caller to refuse.
                 Ok(train) if train.bytes == 0 => {
-                    take(&[]);
+                    take(Train::of_one(&[]));
                     self.statistics.received += 1;
                     passed += 1;
                 }

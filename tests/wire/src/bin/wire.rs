@@ -21,7 +21,7 @@ Examples (as root):
 Then, for each side, while it runs:
   ip -n a addr add 10.77.0.1/24 dev eth0; ip -n a link set eth0 up
 
-Faults: loss=1% delay=2ms jitter=500us reorder=2% reorder-by=2ms duplicate=0.1% corrupt=0.1%
+Faults: loss=1% udp-loss=100% delay=2ms jitter=500us reorder=2% reorder-by=2ms duplicate=0.1% corrupt=0.1%
         rate=100mbit|none queue=256KiB none
 Orders on standard input, each answered by a line of JSON:
   start | partition [DIRECTION] | heal [DIRECTION] | set DIRECTION FAULTS | stats | quit

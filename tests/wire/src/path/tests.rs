@@ -74,6 +74,40 @@ fn loss_is_within_its_bounds_and_counted() {
 }
 
 #[test]
+fn udp_is_lost_alone_and_other_faults_meet_the_same_frames() {
+    // IPv4 and IPv6, each with TCP and UDP.
+    let of = |number: u32| {
+        let (kind, place) = if number.is_multiple_of(2) { (0x0800u16, HEADER + 9) } else { (0x86dd, HEADER + 6) };
+        let mut frame = frame(number);
+        frame[12..14].copy_from_slice(&kind.to_be_bytes());
+        frame[place] = if number % 4 < 2 { 6 } else { 17 };
+        frame
+    };
+    let run = |text: &str| {
+        let (mut path, mut left) = (Path::new(2, 0), Vec::new());
+        for k in 0..4_000 {
+            path.offer(us(10) * k, of(k), &faults(text), false);
+            drain(&mut path, None, &mut left);
+        }
+        assert_all_accounted(path.stats());
+        left.iter().map(|(_, frame)| number(frame)).collect::<Vec<_>>()
+    };
+    let tcp = |number: &u32| number % 4 < 2;
+    assert_eq!(run("udp-loss=100%"), (0..4_000).filter(tcp).collect::<Vec<_>>());
+    let losing = run("loss=10%");
+    assert_eq!(run("loss=10%,udp-loss=100%"), losing.into_iter().filter(tcp).collect::<Vec<_>>());
+    // Expected 1 000 of 2 000, with a deviation of about 22.
+    let half = run("udp-loss=50%").len() - 2_000;
+    assert!((850..1_150).contains(&half), "{half}");
+    // Too short to say what they carry.
+    let mut path = Path::new(2, 0);
+    for short in [frame(0)[..HEADER + 9].to_vec(), vec![0; 13], vec![]] {
+        path.offer(us(0), short, &faults("udp-loss=100%"), false);
+    }
+    assert_eq!(path.stats().lost, 0);
+}
+
+#[test]
 fn the_same_seed_does_the_same_and_another_does_not() {
     let hard = faults("loss=10%,delay=1ms,jitter=1ms,reorder=5%,duplicate=5%,corrupt=5%");
     let run = |seed| pass(&mut Path::new(seed, 0), &hard, 2_000, us(50));

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn the_whole_grammar_is_read() {
-    let text = "seed=7; a-to-b loss=1%,delay=2ms,jitter=0.5ms,reorder=2%,duplicate=0.1%,corrupt=0.25%,rate=100mbit\n\
+    let text = "seed=7; a-to-b loss=1%,udp-loss=50%,delay=2ms,jitter=0.5ms,reorder=2%,duplicate=0.1%,corrupt=0.25%,rate=100mbit\n\
                 both queue=256KiB,reorder-by=3ms # a remark; loss=7%\n\
                 at=2s partition both for=1.5s; at=4s heal b-to-a; at=5s set b-to-a loss=20%,delay=1us for=3s\n\
                 at=9s set both none";
@@ -12,6 +12,7 @@ fn the_whole_grammar_is_read() {
     assert_eq!(scenario.seed, 7);
     let expected = Faults {
         loss: Share::of_million(10_000),
+        udp_loss: Share::of_million(500_000),
         delay: Duration::from_millis(2),
         jitter: Duration::from_micros(500),
         reorder: Share::of_million(20_000),
@@ -66,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn texts_near_the_grammar_never_panic(text in "(seed=|at=|a-to-b |both |set |for=|partition |loss=|delay=|[0-9.]{1,9}|%|ms|s|;| ){0,12}") {
+    fn texts_near_the_grammar_never_panic(text in "(seed=|at=|a-to-b |both |set |for=|partition |loss=|udp-|delay=|[0-9.]{1,9}|%|ms|s|;| ){0,12}") {
         if let Ok(scenario) = text.parse::<Scenario>() {
             prop_assert!(scenario.a_to_b.loss.per_million() <= 1_000_000);
             prop_assert!(scenario.events.iter().all(|event| event.at <= Duration::from_secs(86_400)));

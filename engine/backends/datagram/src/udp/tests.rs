@@ -81,14 +81,14 @@ fn receive_all(receiver: &mut UdpPort, count: usize) -> Vec<Vec<u8>> {
     let start = Instant::now();
     while arrived.len() < count && start.elapsed() < PATIENCE {
         let before = arrived.len();
-        let passed = receiver.receive(&mut |packet| arrived.push(packet.to_vec()));
+        let passed = receiver.receive(&mut |train| arrived.extend(train.packets().map(<[u8]>::to_vec)));
         assert_eq!(passed, arrived.len() - before);
         assert!(passed <= RECEIVE_BURST_MAX);
         if passed == 0 {
             is_readable(receiver, Duration::from_millis(100));
         }
     }
-    receiver.receive(&mut |packet| arrived.push(packet.to_vec()));
+    receiver.receive(&mut |train| arrived.extend(train.packets().map(<[u8]>::to_vec)));
     arrived
 }
 
@@ -257,7 +257,7 @@ fn with_a_small_send_buffer_nothing_is_lost_or_doubled() {
     while arrived.len() < sent.len() && start.elapsed() < PATIENCE {
         sender.send(to, FRAME_BYTES, &mut from(&sent, &mut next));
         sender.flush();
-        receiver.receive(&mut |packet| arrived.push(packet.to_vec()));
+        receiver.receive(&mut |train| arrived.extend(train.packets().map(<[u8]>::to_vec)));
     }
     assert_same(&arrived, &sent);
 }
@@ -365,8 +365,11 @@ fn what_comes_in_a_longer_train_is_kept_for_the_next_call() {
     }
     receiver.train = TrainRest { at: 0, end: 200, packet_bytes: 1 };
     let mut arrived: Vec<Vec<u8>> = Vec::new();
-    assert_eq!(receiver.receive(&mut |packet| arrived.push(packet.to_vec())), RECEIVE_BURST_MAX);
-    assert_eq!(receiver.receive(&mut |packet| arrived.push(packet.to_vec())), 200 - RECEIVE_BURST_MAX);
+    assert_eq!(receiver.receive(&mut |train| arrived.extend(train.packets().map(<[u8]>::to_vec))), RECEIVE_BURST_MAX);
+    assert_eq!(
+        receiver.receive(&mut |train| arrived.extend(train.packets().map(<[u8]>::to_vec))),
+        200 - RECEIVE_BURST_MAX
+    );
     let expected: Vec<Vec<u8>> = (0..200).map(|at| vec![at as u8]).collect();
     assert_same(&arrived, &expected);
     assert_same(&receive_all(&mut receiver, 3), &sent);

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use penstock::config::TransportName;
-use penstock::{Plan, PoolSpec, Rights, Span};
+use penstock::{Plan, PoolSpec, Rights, Span, Submit};
 use penstock_conformance::folder::Folder;
 use penstock_conformance::setting::{EngineSpec, Tuning};
 use penstock_conformance::stage::{KV, PATIENCE};
-use penstock_conformance::{Engine, Peer, Place, Pool, Setting};
+use penstock_conformance::{Engine, Peer, Place, Pool, Setting, pattern};
 use penstock_wire::{Family, Side, TwoHosts};
 
 /// Two hosts, an engine with a pool on each, and the session between them. All in one process: an engine's threads stay
@@ -57,10 +57,29 @@ impl Hosted {
 
     /// A plan of this span.
     pub(crate) fn plan(&self, is_write: bool, bytes: u64) -> Plan {
+        self.plan_with(&self.peer, is_write, bytes)
+    }
+
+    /// The same with the memory of another peer.
+    pub(crate) fn plan_with(&self, peer: &Peer, is_write: bool, bytes: u64) -> Plan {
         let spans = [Span { local: 0, remote: 0, len: bytes }];
-        let far = self.peer.wait_region(KV, PATIENCE).expect("it was announced");
+        let far = peer.wait_region(KV, PATIENCE).expect("it was announced");
         let plan = if is_write { Plan::write(&self.near, &far) } else { Plan::read(&self.near, &far) };
         plan.extents(&spans).build().expect("a sound plan")
+    }
+
+    /// Writes all, and looks at every byte.
+    pub(crate) fn moves_all(&self, seed: u64) {
+        pattern::fill(self.near.window(), seed);
+        let bytes = self.near.window().len();
+        self.peer.submit(&self.plan(true, bytes), Submit::new()).unwrap().wait().expect("the wire is whole");
+        self.arrived(seed);
+    }
+
+    /// Every byte of the pattern is in the other engine's memory.
+    pub(crate) fn arrived(&self, seed: u64) {
+        let expected = pattern::digests(&pattern::bytes(seed, 0, self.far.window().len() as usize));
+        pattern::assert_same(&pattern::window_digests(self.far.window()), &expected, "there");
     }
 }
 
@@ -69,7 +88,7 @@ fn spec_of(hosts: &TwoHosts, folder: &Folder, setting: Setting, tuning: Tuning, 
     setting.spec(folder.path(), name).tuned(Tuning { host, ..tuning })
 }
 
-/// Engines with one worker.
-pub(crate) fn setting() -> Setting {
-    Setting::adaptive(TransportName::Tcp, 1, Place::Here)
+/// Engines with one worker, which meet this way.
+pub(crate) fn setting(transport: TransportName) -> Setting {
+    Setting::adaptive(transport, 1, Place::Here)
 }
