@@ -89,9 +89,10 @@ impl LabError {
             return Self::Service(ServiceError::Closing { peer: peer.name().to_string() });
         }
         let is_lost = match &self {
-            Self::Transfer(fault) => fault.cause == Cause::PeerLost,
+            Self::Transfer(fault) => matches!(fault.cause, Cause::PeerLost | Cause::NoPath),
             Self::Refused { source, .. } => {
-                matches!(source.downcast_ref(), Some(SubmitError::PeerGone { cause: Cause::PeerLost, .. }))
+                let error = source.downcast_ref();
+                matches!(error, Some(SubmitError::PeerGone { cause: Cause::PeerLost | Cause::NoPath, .. }))
             }
             _ => false,
         };

@@ -51,6 +51,11 @@ pub trait LocalSide {
     /// Copies bytes of a WRITE of this side. An error ends the operation.
     fn gather(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
 
+    /// Bytes of a WRITE of this side will be gathered soon.
+    fn prefetch(&mut self, operation: u64, piece: Piece) {
+        let _ = (operation, piece);
+    }
+
     /// Places bytes that a READ of this side asked for. An error ends the operation.
     fn land(&mut self, operation: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause>;
 
@@ -487,11 +492,14 @@ impl DatagramConnection {
         Ok(())
     }
 
-    /// Who stood still has not heard what came meanwhile.
+    /// Who stood still has not heard what came meanwhile: the time by which it is late does not count for a timeout.
     fn excuse_standstill(&mut self, now: Timestamp) {
-        if now.since(self.turn_by) >= STOOD_STILL && self.turn_by != Timestamp::NEVER {
-            self.progress_at = now;
-            self.silent_since = self.silent_since.map(|_| now);
+        if now > self.turn_by {
+            let late = now.since(self.turn_by);
+            self.progress_at = now.min(self.progress_at + late);
+            if late >= STOOD_STILL {
+                self.silent_since = self.silent_since.map(|_| now);
+            }
         }
         // Nothing else is due sooner than what follows from this call.
         self.turn_by = now;

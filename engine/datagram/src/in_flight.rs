@@ -134,9 +134,9 @@ impl InFlightPackets {
         let first_item = self.items_gone + self.items.len() as u64;
         self.sent.push_back(Sent { at: now, bytes: bytes as u32, items: items.len() as u16, state, first_item });
         self.items.extend(items);
-        self.prune();
-        if state == SentState::UnderWay {
-            self.bytes += bytes as u64;
+        match state {
+            SentState::UnderWay => self.bytes += bytes as u64,
+            _ => self.prune(),
         }
     }
 
@@ -199,6 +199,9 @@ impl InFlightPackets {
 
     /// Gives up what counts as lost by now. Answers its bytes.
     pub fn detect(&mut self, now: Timestamp, mut lose: impl FnMut(PacketItem)) -> u64 {
+        if self.sent.is_empty() {
+            return 0; // As at a side that only receives.
+        }
         let patience = self.round_trip + self.reorder_window();
         self.loss_at = None;
         let mut lost = 0;

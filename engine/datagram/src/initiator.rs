@@ -27,6 +27,11 @@ pub const fn part_bytes(frame: usize) -> usize {
     frame - HEADER_BYTES_MAX
 }
 
+/// Bytes of each part but the last, if so many bytes are dealt out evenly to as few parts as they need with so much room in each.
+pub fn even_part(bytes: u64, room: usize) -> usize {
+    bytes.div_ceil(bytes.div_ceil(room as u64).max(1)) as usize
+}
+
 /// A frame that breaks the protocol: the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolViolation;
@@ -117,8 +122,27 @@ impl Op {
         })
     }
 
-    /// Cuts its spans into parts that fit a packet, each with `overhead` more bytes for each piece.
+    /// Cuts its spans into as few parts as fit packets of so much room, of about one length: packets of one length leave together.
+    fn cut_evenly(&mut self, room: usize, overhead: usize) {
+        self.cut(room, overhead);
+        let parts = self.parts();
+        if parts == 1 {
+            return;
+        }
+        // Each cut makes one piece more, and parts that end with too little room for another piece waste it.
+        for wasted in [0, parts] {
+            let needed = self.bytes as usize + overhead * (self.spans.len() + parts - 1 + wasted);
+            self.cut(needed.div_ceil(parts).min(room), overhead);
+            if self.parts() == parts {
+                return;
+            }
+        }
+        self.cut(room, overhead);
+    }
+
+    /// Cuts its spans into parts of so much room, with `overhead` more bytes for each piece.
     fn cut(&mut self, room: usize, overhead: usize) {
+        self.cuts.clear();
         let mut left = 0;
         for (index, span) in self.spans.iter().enumerate() {
             let mut within = 0;
@@ -219,12 +243,11 @@ impl Initiator {
         op.spans.clear();
         op.spans.extend_from_slice(what.spans);
         op.bytes = what.spans.iter().map(|span| span.len).sum();
-        op.cuts.clear();
         if kind == OpKind::Write {
-            op.cut(room, EXTENT_BYTES);
+            op.cut_evenly(room, EXTENT_BYTES);
             op.unsent = u64::MAX >> (PARTS_MAX - op.parts());
         } else {
-            op.cut(room, 0);
+            op.cut(even_part(op.bytes, room), 0);
             op.unsent = 1;
         }
         self.next += 1;

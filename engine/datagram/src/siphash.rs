@@ -25,7 +25,7 @@ impl SipKey {
             compress(&mut v, u64::from_le_bytes(*word));
         }
         let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
+        last.iter_mut().zip(rest).for_each(|(to, &byte)| *to = byte);
         last[7] = bytes.len() as u8;
         compress(&mut v, u64::from_le_bytes(last));
         v[2] ^= 0xff;

@@ -18,7 +18,7 @@ use penstock_transport::Note;
 
 use crate::connection::{LocalSide, Piece};
 use crate::in_flight::PacketItem;
-use crate::initiator::{OPERATIONS_MAX, ProtocolViolation, part_bytes};
+use crate::initiator::{OPERATIONS_MAX, ProtocolViolation, even_part, part_bytes};
 use crate::wire::{ACK_WORDS, AckBits, MemoryRequest, NotifyHead, OpPart, PARTS_MAX, bits};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -393,13 +393,15 @@ impl Target {
 
     /// Bytes of a part of data.
     pub fn answer_bytes(&self, part: OpPart) -> usize {
-        let start = u64::from(part.index) * self.chunk as u64;
-        (self.ops[slot(part.operation)].bytes - start).min(self.chunk as u64) as usize
+        let bytes = self.ops[slot(part.operation)].bytes;
+        let chunk = even_part(bytes, self.chunk) as u64;
+        (bytes - u64::from(part.index) * chunk).min(chunk) as usize
     }
 
     /// Where the bytes of a part of data are.
     pub fn answer_pieces(&self, part: OpPart, pieces: &mut Vec<Piece>) {
-        let (mut skip, mut left) = (usize::from(part.index) * self.chunk, self.answer_bytes(part));
+        let chunk = even_part(self.ops[slot(part.operation)].bytes, self.chunk);
+        let (mut skip, mut left) = (usize::from(part.index) * chunk, self.answer_bytes(part));
         pieces.clear();
         for &(offset, len) in &self.ops[slot(part.operation)].extents {
             let len = len as usize;

@@ -599,11 +599,15 @@ impl<'a> PacketWriter<'a> {
         &mut self.frame[start..start + bytes]
     }
 
-    /// Ends a packet with so many bytes of payload, and makes it so long at least. Answers its length.
-    pub fn finish(self, bytes: usize, least: usize, is_checked: bool, key: &SipKey) -> usize {
+    /// All heads are put: its length with so many bytes of payload.
+    pub fn bytes(&self, payload: usize) -> usize {
+        self.at + TAG_BYTES + payload
+    }
+
+    /// Ends a packet with so many bytes of payload, and so much padding. Answers its length.
+    pub fn finish(self, bytes: usize, padding: usize, is_checked: bool, key: &SipKey) -> usize {
         let Self { frame, at, messages } = self;
         let end = at + TAG_BYTES;
-        let padding = least.saturating_sub(end + bytes);
         // The frame has bytes of earlier packets in it, for other peers.
         frame[end + bytes..end + bytes + padding].fill(0);
         let bytes = bytes + padding;

@@ -186,10 +186,10 @@ impl<E: Env> Peer<E> {
         self.state.ended()
     }
 
-    /// What was seen of it last, if its session ended with `PeerLost`, in words: for how long there was no answer, or how
-    /// its connection ended. None where only a worker saw the end of a lane.
+    /// What was seen of it last, if its session ended with `PeerLost` or `NoPath`, in words: for how long there was no answer, how
+    /// its connection ended, or between which addresses packets do not pass. None where only a worker saw the end of a lane.
     pub fn loss(&self) -> Option<&str> {
-        self.state.loss().filter(|_| self.state.ended() == Some(Cause::PeerLost))
+        self.state.loss().filter(|_| matches!(self.state.ended(), Some(Cause::PeerLost | Cause::NoPath)))
     }
 
     /// Why it takes nothing new although the session stands, if so: this engine drains, or the peer does.

@@ -280,4 +280,9 @@ pub trait Lane: Send {
     /// Takes a bounded number of notifications and completions, and does a bounded part of what the
     /// peer asks for. Returns whether there may be more; what waits for [`LaneEvents::reserve_note`] does not count.
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault>;
+
+    /// Why it is broken, in words for people, once [`Lane::poll`] or [`Lane::ring_doorbell`] has said that it is.
+    fn why_broken(&self) -> Option<String> {
+        None
+    }
 }

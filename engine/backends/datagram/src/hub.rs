@@ -25,6 +25,9 @@ use crate::side::Side;
 const BURSTS_PER_POLL: usize = 2;
 /// A port that took no more is asked again after so long.
 const BLOCKED_FOR: Duration = Duration::from_micros(60);
+/// What to do where not one packet comes.
+const UNHEARD_MEND: &str =
+    ": let UDP pass between both hosts in both directions, with no translation of addresses between them";
 /// The low bits of an id are the place of its connection.
 const PLACE_BITS: u32 = 16;
 
@@ -55,6 +58,8 @@ pub(crate) struct Endpoint {
     is_touched: bool,
     /// Why it is over.
     pub(crate) fault: Option<LaneFault>,
+    /// The same in words for people.
+    pub(crate) why: Option<String>,
 }
 
 /// A place for a connection. Its id is used once, so that a late packet finds nobody.
@@ -297,8 +302,10 @@ impl Connections {
             }
         }
         if sent == BurstSent::TooLong {
-            tracing::warn!(peer = %address, frame_bytes, "the way to a peer does not carry packets of the session's length");
-            return Err(endpoint.fail(Cause::NoPath));
+            let why = format!(
+                "the way to UDP {address} does not carry packets of {frame_bytes} B, which is the session's length"
+            );
+            return Err(endpoint.fail(Cause::NoPath, why));
         }
         endpoint.due = endpoint.connection.deadline();
         if sent == BurstSent::Blocked {
@@ -320,7 +327,7 @@ impl Endpoint {
         now: Timestamp,
     ) -> Self {
         connection.set_note_credit(0);
-        Self { connection, side, address, frame_bytes, peer_index, due: now, is_touched: false, fault: None }
+        Self { connection, side, address, frame_bytes, peer_index, due: now, is_touched: false, fault: None, why: None }
     }
 
     fn packets(&self) -> PacketStatistics {
@@ -361,22 +368,21 @@ impl Endpoint {
     }
 
     fn over(&mut self, error: ConnectionError) -> LaneFault {
-        tracing::warn!(peer = %self.address, %error, "a datagram connection is over");
-        self.fail(match error {
-            ConnectionError::Violation => Cause::PeerCorrupt,
-            ConnectionError::Lost => Cause::PeerLost,
-            ConnectionError::Unheard => {
-                tracing::warn!(
-                    peer = %self.address,
-                    "let UDP pass between both hosts in both directions, with no translation of addresses between them"
-                );
-                Cause::NoPath
-            }
-        })
+        let address = self.address;
+        let (cause, mend) = match error {
+            ConnectionError::Violation => (Cause::PeerCorrupt, ""),
+            ConnectionError::Lost => (Cause::PeerLost, ""),
+            ConnectionError::Unheard => (Cause::NoPath, UNHEARD_MEND),
+        };
+        self.fail(cause, format!("UDP {address}: {error}{mend}"))
     }
 
     /// Ends the connection; every later call returns the same.
-    fn fail(&mut self, cause: Cause) -> LaneFault {
+    fn fail(&mut self, cause: Cause, why: String) -> LaneFault {
+        if self.fault.is_none() {
+            tracing::warn!(peer = %self.address, %cause, why, "a datagram connection is over");
+            self.why = Some(why);
+        }
         // Until the session ends there is nothing to look for.
         self.due = Timestamp::NEVER;
         *self.fault.get_or_insert(LaneFault(cause))

@@ -163,4 +163,9 @@ impl Lane for DatagramLane {
         }
         Ok(more)
     }
+
+    fn why_broken(&self) -> Option<String> {
+        let mut hub = self.hub.lock();
+        self.connections.iter().find_map(|connection| hub.endpoint(connection.id)?.why.clone())
+    }
 }

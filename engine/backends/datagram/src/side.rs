@@ -7,7 +7,7 @@ use penstock_core::plan::RegionKey;
 use penstock_datagram::initiator::{OPERATIONS_MAX, ProtocolViolation};
 use penstock_datagram::wire::MemoryRequest;
 use penstock_datagram::{LocalSide, Piece};
-use penstock_memory::{AccessError, Window};
+use penstock_memory::{AccessError, Window, copy};
 use penstock_transport::host::{WithdrawalConflict, check_withdrawals};
 use penstock_transport::mediated::{LaneTarget, Notes, Wants};
 use penstock_transport::{CounterRef, Note, RemoteGateLog};
@@ -124,6 +124,12 @@ impl LocalSide for Side {
     fn gather(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
         let memory = self.local[slot(operation)].memory.as_ref();
         Self::copy(&mut self.target, memory, pieces, WithdrawalConflict::cause_for_local, reader(into))
+    }
+
+    fn prefetch(&mut self, operation: u64, piece: Piece) {
+        if let Some(memory) = &self.local[slot(operation)].memory {
+            copy::prefetch(&memory.window, piece.offset, piece.len.into());
+        }
     }
 
     fn land(&mut self, operation: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause> {

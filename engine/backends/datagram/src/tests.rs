@@ -537,4 +537,6 @@ fn a_session_of_which_no_packet_comes_ends_within_a_second_or_so() {
     assert_eq!(sides.each_ref().map(|side| side.fault), [None; 2]);
     run(&model, &mut sides, 200 * MS);
     assert_eq!(sides.each_ref().map(|side| side.fault), [Some(LaneFault(Cause::NoPath)); 2]);
+    let why = sides[0].lane.as_ref().unwrap().why_broken().unwrap();
+    assert!(why.contains(&address(1).to_string()) && why.contains("let UDP pass"), "{why}");
 }

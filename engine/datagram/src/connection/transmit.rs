@@ -1,13 +1,13 @@
 //! Putting packets together: what the next one carries, and its bytes.
 
-use penstock_core::{Cause, Timestamp};
+use penstock_core::{Cause, Span, Timestamp};
 
 use super::{DatagramConnection, LocalSide, NUMBERS_MAX, Piece, on_lost};
 use crate::credit::charge;
 use crate::in_flight::PacketItem;
 use crate::wire::{
     ACK_BYTES, ACK_WORDS, ACK_WORDS_WITH_PAYLOAD, AckBlock, DATA_BYTES, EXTENT_BYTES, FIXED_BYTES, MESSAGES_MAX,
-    NOTIFY_BYTES, PacketWriter, REFUSED_BYTES, SHORT_BYTES, TAG_BYTES, WRITE_BYTES,
+    NOTIFY_BYTES, OpPart, PacketWriter, REFUSED_BYTES, SHORT_BYTES, TAG_BYTES, WRITE_BYTES,
 };
 
 /// The messages of the packet that is being put together.
@@ -199,7 +199,13 @@ impl DatagramConnection {
                     let bytes = pieces.iter().map(|piece| piece.len as usize).sum();
                     let (into, rest) = payload.split_at_mut(bytes);
                     payload = rest;
-                    side.gather(part.operation, pieces, into)
+                    let gathered = side.gather(part.operation, pieces, into);
+                    // While the rest of this packet is written, the bytes of the next one come from memory.
+                    let next = OpPart { index: part.index + 1, ..part };
+                    let pieces = (next.index < next.count).then(|| initiator.pieces(next));
+                    let fetch = |span: Span| Piece { offset: span.local, len: span.len as u32 };
+                    pieces.into_iter().flatten().map(fetch).for_each(|piece| side.prefetch(part.operation, piece));
+                    gathered
                 }
                 PacketItem::Data(part) => {
                     target.answer_pieces(part, pieces);
@@ -218,7 +224,11 @@ impl DatagramConnection {
             };
             filled.map_err(|cause| (item, cause))?;
         }
-        self.packet_bytes = writer.finish(selection.payload, least, settings.checksums, &keys.transmit);
+        let bytes = writer.bytes(selection.payload);
+        // What is much shorter ends the burst instead.
+        let padding = least.saturating_sub(bytes);
+        let padding = if padding <= bytes / 4 { padding } else { 0 };
+        self.packet_bytes = writer.finish(selection.payload, padding, settings.checksums, &keys.transmit);
         Ok(())
     }
 

@@ -108,7 +108,7 @@ fn padding_is_zeros_that_no_message_sees() {
     let mut writer = PacketWriter::new(&mut frame, 1, 1, &AckBlock::default());
     writer.data(OpPart { operation: 3, index: 0, count: 1 }, 4);
     writer.payload(4).copy_from_slice(b"DATA");
-    assert_eq!(writer.finish(4, 300, true, &key()), 300);
+    assert_eq!(writer.finish(4, 200, true, &key()), 300);
     let packet = Packet::parse(&frame[..300]).unwrap();
     assert!(packet.is_authentic(&key()));
     assert!(packet.payload[..4] == *b"DATA" && packet.payload[4..].iter().all(|&byte| byte == 0));

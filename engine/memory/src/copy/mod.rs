@@ -54,6 +54,20 @@ pub fn hint_for(total_bytes: u64) -> Hint {
     if total_bytes >= STREAMING_BYTES_MIN { Hint::Streaming } else { Hint::Cached }
 }
 
+/// Has bytes fetched that are to be copied soon, so that the copy does not wait for memory. What lies beyond the window is not.
+#[inline]
+pub fn prefetch(window: &Window, offset: u64, len: u64) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let end = offset.saturating_add(len).min(window.len());
+        // The last line is another one where the first begins in the middle of its own.
+        let lines = (offset..end).step_by(64).chain(end.checked_sub(1));
+        lines.for_each(|at| x86::prefetch_line(window.as_ptr().wrapping_add(at as usize)));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (window, offset, len);
+}
+
 /// Why a batch was refused. Nothing was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {

@@ -56,7 +56,7 @@ impl Lines for Avx512 {
 }
 
 #[inline(always)]
-fn prefetch_line(src: *const u8) {
+pub(super) fn prefetch_line(src: *const u8) {
     // SAFETY: every x86-64 processor has SSE, and a prefetch of any address never faults.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(src.cast::<i8>()) };
 }

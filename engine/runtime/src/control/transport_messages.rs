@@ -47,6 +47,7 @@ impl<E: Env> Control<E> {
             transport_messages.on_message(words).map_err(|fault| fault.0)
         });
         if let Err(cause) = heard {
+            peer.note_loss(|| format!("what its lanes say ends the session: {cause}"));
             tracing::warn!(peer = %peer.name, %cause, "what a peer's lanes say ends the session");
             self.leave(token, cause, None);
         }

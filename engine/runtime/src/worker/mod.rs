@@ -446,6 +446,10 @@ impl<E: Env> Worker<E> {
 
     /// Nothing goes over this lane any more; the control loop ends the session.
     fn break_lane(&mut self, peer: Arc<PeerState>, cause: Cause) {
+        let lane = self.lanes.get(peer.peer_index as usize).and_then(Option::as_ref);
+        if let Some(why) = lane.and_then(|entry| entry.lane.why_broken()) {
+            peer.note_loss(|| why);
+        }
         self.drop_lane(&peer, cause);
         self.shared.control.call(ControlCall::Broken { peer, cause });
     }
