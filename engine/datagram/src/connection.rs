@@ -20,7 +20,7 @@ use crate::initiator::{EndedOp, GivenUpOp, Initiator, MoveRequest, OpKind, Proto
 use crate::keys::ConnectionKeys;
 use crate::receive_window::ReceiveWindow;
 use crate::target::{PartArrival, Target};
-use crate::wire::{AckBlock, MemoryRequest, NotifyHead, Packet, PacketMessage};
+use crate::wire::{AckBlock, DatagramWireError, MemoryRequest, NotifyHead, Packet, PacketMessage};
 
 /// An acknowledgement waits for so long that it may go with data, or for two bursts.
 const ACK_DELAY: Duration = Duration::from_micros(25);
@@ -131,7 +131,7 @@ pub enum PacketFate {
     Forged,
     /// Its number has come before, or is too old to tell.
     Replayed,
-    /// Its payload has rotted: it counts as lost.
+    /// Its payload has rotted or is not as long as it was: it counts as lost.
     Corrupt,
 }
 
@@ -345,15 +345,23 @@ impl DatagramConnection {
             let Self { packets, initiator, target, note_credit, .. } = self;
             packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
         }
+        for message in packet.messages() {
+            match message {
+                Ok(message) => self.on_message(message, side)?,
+                // Its number stays free: what was done of it is done once, as it is when the packet comes whole or is repeated.
+                Err(DatagramWireError::Payload) => {
+                    self.statistics.corrupt += 1;
+                    return Ok(PacketFate::Corrupt);
+                }
+                Err(_) => return Err(ConnectionError::Violation),
+            }
+        }
         self.statistics.received += 1;
         if packet.number > self.window.highest() {
             self.highest_at = now;
         }
         self.window.insert(packet.number);
         self.peer_lowest = self.peer_lowest.max(packet.ack.lowest.min(packet.number));
-        for message in packet.messages() {
-            self.on_message(message.map_err(|_| ConnectionError::Violation)?, side)?;
-        }
         if packet.has_messages() {
             self.ack_since.get_or_insert(now);
             self.unacked += 1;

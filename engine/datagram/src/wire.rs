@@ -99,6 +99,9 @@ const HAS_COUNTER: u8 = 2;
 pub enum DatagramWireError {
     #[error("a packet or a message in it has an impossible length")]
     Length,
+    /// The tag does not cover the payload: it may have been cut or lengthened on its way.
+    #[error("a packet's payload is shorter or longer than its messages say")]
+    Payload,
     #[error("message kind {0} is not known")]
     Kind(u8),
     #[error("cause {0} is not known")]
@@ -383,8 +386,8 @@ impl<'a> PacketMessages<'a> {
     }
 
     fn bytes(&mut self, bytes: u64) -> Result<&'a [u8], DatagramWireError> {
-        let bytes = usize::try_from(bytes).map_err(|_| DatagramWireError::Length)?;
-        let (payload, rest) = self.payload.split_at_checked(bytes).ok_or(DatagramWireError::Length)?;
+        let bytes = usize::try_from(bytes).map_err(|_| DatagramWireError::Payload)?;
+        let (payload, rest) = self.payload.split_at_checked(bytes).ok_or(DatagramWireError::Payload)?;
         self.payload = rest;
         Ok(payload)
     }
@@ -467,9 +470,13 @@ impl<'a> Iterator for PacketMessages<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         if self.left == 0 {
             // What no message claims must not be there.
-            let is_over = self.heads.is_empty() && (self.payload.is_empty() || self.is_padded);
-            (self.heads, self.payload) = (&[], &[]);
-            return (!is_over).then_some(Err(DatagramWireError::Length));
+            let rest = (std::mem::take(&mut self.heads), std::mem::take(&mut self.payload));
+            return match rest {
+                ([], []) => None,
+                ([], _) if self.is_padded => None,
+                ([], _) => Some(Err(DatagramWireError::Payload)),
+                _ => Some(Err(DatagramWireError::Length)),
+            };
         }
         self.left -= 1;
         let message = self.one();

@@ -36,7 +36,7 @@ packet_statistics! {
     forged,
     /// Packets that were dropped: their number has come before, or is too old to tell.
     replayed,
-    /// Packets that were dropped: their payload does not have its checksum.
+    /// Packets that were dropped: their payload does not have its checksum, or not its length.
     corrupt,
     /// Packets that the port dropped as they came, as a rule for want of room. Of all peers only.
     dropped_by_port,

@@ -140,9 +140,9 @@ findings (each: topic, name, status, found, means or null, mends, paths, and for
 advice; a port: name, used, why, address, speaks, gid_index, netdev, node, bits_per_second; status in lower case). Names of topics, findings, statuses and fields stay what they are; more may be added.
 
 With a HOST where `penstock serve` runs it goes there step by step (name, port, secret, session, transport, some MiB \
-written and verified, round trips), says at the step that fails what to do next, and asks that host's own doctor. \
+written and verified, round trips, datagrams: does UDP pass in both directions, where `transports.allow` has `datagram`), says at the step that fails what to do next, and asks that host's own doctor. \
 --json is then one object: version, ok, host, steps (each: name, status, found, means or null, mends), here and there (reports \
-as above; there is null if it was not reached).
+as above; there is null if it was not reached). Datagrams that do not pass are `missing` and no fault: tcp does without them.
 
 Exit status: 0 if everything that this release needs works and a HOST was reached, 1 if any of it is broken, 2 for \
 arguments or a configuration that make no sense.

@@ -23,7 +23,7 @@ pub(crate) fn run(options: &DoctorOptions) -> Result<Ended, Failure> {
             let why =
                 "is for topics of this host, as in `penstock doctor rdma --devices mlx5_0`; a HOST is reached over TCP";
             options.network.cards.refuse(why)?;
-            return reach::run(host, &here, &options.network, options.json);
+            return reach::run(host, &here, &config, &options.network, options.json);
         }
         _ => {
             let words = "give one host, or topics of this host";

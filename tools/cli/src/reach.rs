@@ -1,10 +1,12 @@
 //! `penstock doctor HOST`: is the other host reached, step by step, and what to do at the step that fails.
 
+mod datagrams;
+
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use penstock::config::PagesChoice;
+use penstock::config::{PagesChoice, TransportName};
 use penstock::{Config, ConnectError, Plan, PoolSpec, Submit};
 use penstock_doctor::{By, Host, Mend, Status, Topic};
 use penstock_lab::layout::{Layout, LayoutSpec};
@@ -61,13 +63,19 @@ impl Step {
 }
 
 /// Goes there, and prints how far it came.
-pub(crate) fn run(host: &str, here: &Host, options: &NetworkOptions, json: bool) -> Result<Ended, Failure> {
+pub(crate) fn run(
+    host: &str,
+    here: &Host,
+    config: &Config,
+    options: &NetworkOptions,
+    json: bool,
+) -> Result<Ended, Failure> {
     let host = network::with_port(host);
     let progress = Progress::new();
     progress.say(&format!("going to {host}"));
     let mut way = Way { host: &host, steps: Vec::new(), there: None };
     // A step that fails has said so among the steps.
-    let reached = way.go(options).is_some();
+    let reached = way.go(config, options).is_some();
     let Way { steps, there, .. } = way;
     progress.say("looking at this host");
     let here = penstock_doctor::examine(here, &TOPICS);
@@ -89,7 +97,7 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    fn go(&mut self, options: &NetworkOptions) -> Option<()> {
+    fn go(&mut self, config: &Config, options: &NetworkOptions) -> Option<()> {
         let found = resolve(self.host);
         let addresses = self.step("name", found)?;
         let found = knock(&addresses);
@@ -124,6 +132,10 @@ impl Way<'_> {
         self.step("write", found.map(|found| ((), found)))?;
         let found = trips(&engine, &mut client);
         self.step("round trips", found.map(|found| ((), found)))?;
+        if config.transports.allow.contains(&TransportName::Datagram) {
+            // Of the default transports `tcp` is enough: the way ends at no step but its own.
+            self.steps.push(datagrams::step(self.host, options, &config.datagram));
+        }
         let found = match client.ask(&engine, &Request::Doctor, EXAMINE) {
             Ok(Answer::Doctor(report)) => Ok((report, "it has examined its host".to_owned())),
             Ok(other) => Err(said(client.unexpected(&other))),
@@ -262,8 +274,14 @@ fn shown(report: &Report) -> String {
         .map(|step| vec![step.name.to_owned(), step.status.as_str().to_owned(), step.found.clone()])
         .collect();
     text.push_str(&console::table(&rows, &[]));
-    for mend in report.steps.iter().flat_map(|step| &step.mends) {
-        text.push_str(&format!("\nnext: {}\n", mend.text()));
+    for step in &report.steps {
+        // A step behind which others were tried says what it means for them who use it.
+        if let Some(means) = step.means.as_ref().filter(|_| step.status != Status::Broken) {
+            text.push_str(&format!("\n{}: {means}\n", step.name));
+        }
+        for mend in &step.mends {
+            text.push_str(&format!("\nnext: {}\n", mend.text()));
+        }
     }
     text.push_str("\nthis host\n\n");
     text.push_str(&report.here.to_text());

@@ -99,7 +99,7 @@ fn payload_that_no_message_claims_is_an_error() {
     let bytes = writer.finish(5, 0, false, &key());
     let packet = Packet::parse(&frame[..bytes]).unwrap();
     let messages: Vec<_> = packet.messages().collect();
-    assert_eq!(messages, [Ok(PacketMessage::GivenUp { operation: 1 }), Err(DatagramWireError::Length)]);
+    assert_eq!(messages, [Ok(PacketMessage::GivenUp { operation: 1 }), Err(DatagramWireError::Payload)]);
 }
 
 #[test]

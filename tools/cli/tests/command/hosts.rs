@@ -134,13 +134,50 @@ fn the_doctor_goes_there_step_by_step() {
     let ran = run(&folder, &["doctor", &serving.address, "--json"]);
     let report = ran.json();
     let steps: Vec<&str> = report["steps"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
-    let all = ["name", "port", "secret", "session", "transport", "service", "write", "round trips", "its doctor"];
+    let all = [
+        "name",
+        "port",
+        "secret",
+        "session",
+        "transport",
+        "service",
+        "write",
+        "round trips",
+        "datagrams",
+        "its doctor",
+    ];
     assert_eq!(steps, all, "{report}");
     assert!(report["steps"].as_array().unwrap().iter().all(|step| step["status"] == "ok"), "{report}");
     assert!(!report["there"]["findings"].as_array().unwrap().is_empty() && report["here"]["ok"].is_boolean());
     let ran = run(&folder, &["doctor", &serving.address]);
     assert!(ran.out.starts_with(&format!("the way to {}\n\nname ", serving.address)), "{}", ran.out);
     assert_eq!(run(&folder, &["doctor", &serving.address, "limits"]).status, 2, "a host or topics");
+}
+
+/// What a report says of datagrams.
+fn of_datagrams(report: &Value) -> &Value {
+    let steps = report["steps"].as_array().unwrap();
+    steps.iter().find(|step| step["name"] == "datagrams").unwrap_or(&Value::Null)
+}
+
+#[test]
+fn the_doctor_says_whether_datagrams_pass_where_both_allow_them() {
+    let folder = Folder::new();
+    let serving = Serving::start(&folder, &[]);
+    let report = run(&folder, &["doctor", &serving.address, "--json"]).json();
+    let found = of_datagrams(&report)["found"].as_str().unwrap();
+    assert!(found.starts_with("UDP passes in both directions: in datagrams over udp"), "{report}");
+    // Not allowed here: not tried.
+    let others = folder.write("others.yaml", "transports: { allow: [verbs, tcp] }\n");
+    let report = run(&folder, &["doctor", &serving.address, "--json", "--config", &others]).json();
+    assert_eq!((of_datagrams(&report), &report["steps"][9]["name"]), (&Value::Null, &Value::Null), "{report}");
+    // Not allowed there: said, and no reason to call the way broken.
+    let serving = Serving::start(&folder, &["--config", &others]);
+    let ran = run(&folder, &["doctor", &serving.address, "--json"]);
+    let (report, step) = (ran.json(), of_datagrams(&ran.json()).clone());
+    assert_eq!((&step["status"], &report["steps"][10]["status"]), (&"missing".into(), &Value::Null), "{report}");
+    assert!(step["mends"][0]["advice"].as_str().unwrap().contains("transports.allow"), "{step}");
+    assert_eq!(report["ok"], report["here"]["ok"], "the way itself is whole: {report}");
 }
 
 /// A secret that others have not.

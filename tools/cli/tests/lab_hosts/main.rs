@@ -5,5 +5,6 @@ mod run;
 
 mod ends;
 mod examples;
+mod reach;
 mod stage;
 mod words;
