@@ -37,6 +37,8 @@ const FIRST_PACKET_WITHIN: Duration = Duration::from_secs(1);
 const TRIES_MIN: u32 = 8;
 /// Who is turned so much later than it asked for stood still: it does not hold that against the peer.
 const STOOD_STILL: Duration = Duration::from_millis(50);
+/// Who is later than this was kept off its processor: work of its own takes less.
+const KEPT_OFF: Duration = Duration::from_micros(250);
 
 /// A range of this side's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +183,8 @@ pub struct DatagramConnection {
     timeouts: u32,
     /// When something was acknowledged, or nothing was under way.
     progress_at: Timestamp,
+    /// It was late since, and waited anew: it does not do so for ever.
+    is_excused: bool,
     /// Since when something is under way and nothing was heard.
     silent_since: Option<Timestamp>,
     last_sent: (Timestamp, u64),
@@ -218,6 +222,7 @@ impl DatagramConnection {
             note_credit: None,
             timeouts: 0,
             progress_at: now,
+            is_excused: false,
             silent_since: None,
             last_sent: (now, 0),
             turn_by: Timestamp::NEVER,
@@ -388,7 +393,7 @@ impl DatagramConnection {
             self.congestion.on_heard(acked.spurious > 0);
         }
         if acked.bytes > 0 {
-            (self.timeouts, self.progress_at) = (0, now);
+            (self.timeouts, self.progress_at, self.is_excused) = (0, now, false);
         }
         if let Some(round_trip) = acked.round_trip {
             self.congestion.on_ack(round_trip, acked.bytes, now);
@@ -491,7 +496,7 @@ impl DatagramConnection {
             packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
             statistics.timeouts += 1;
             self.congestion.on_timeout(now);
-            (self.timeouts, self.progress_at) = (self.timeouts + 1, now);
+            (self.timeouts, self.progress_at, self.is_excused) = (self.timeouts + 1, now, false);
         }
         if self.owes_nothing() {
             self.silent_since = None;
@@ -500,14 +505,14 @@ impl DatagramConnection {
         Ok(())
     }
 
-    /// Who stood still has not heard what came meanwhile: the time by which it is late does not count for a timeout.
+    /// Who stood still has not heard what came meanwhile: it waits anew before anything counts as lost, once after a short time.
     fn excuse_standstill(&mut self, now: Timestamp) {
-        if now > self.turn_by {
-            let late = now.since(self.turn_by);
-            self.progress_at = now.min(self.progress_at + late);
-            if late >= STOOD_STILL {
-                self.silent_since = self.silent_since.map(|_| now);
-            }
+        let late = now.since(self.turn_by);
+        if late >= STOOD_STILL || (late >= KEPT_OFF && !self.is_excused) {
+            (self.progress_at, self.is_excused) = (now, true);
+        }
+        if late >= STOOD_STILL {
+            self.silent_since = self.silent_since.map(|_| now);
         }
         // Nothing else is due sooner than what follows from this call.
         self.turn_by = now;

@@ -56,7 +56,7 @@ impl PacketStatistics {
 /// What became of the packets to and from one peer since its session began, and what the way to it is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerPackets {
-    /// Its packets.
+    /// Counts of this session alone; what ports count is zero.
     pub packets: PacketStatistics,
     /// The smoothed round trip, of the slowest of its connections. Zero before the first answer.
     pub round_trip: Duration,

@@ -47,9 +47,9 @@ pub enum DatagramCommand {
     },
     /// Learn where the blocks of each set go.
     Deal(LayoutSpec),
-    /// Receive this set.
+    /// Receive every frame of one set.
     Take {
-        /// Its number.
+        /// The set, counted from 0 in the order of the layout.
         set: usize,
         /// The number of the round.
         round: u32,

@@ -8,7 +8,7 @@ use penstock_core::Cause;
 use penstock_transport::LaneFault;
 use penstock_transport::link::{ControlSender, TransportMessages};
 
-/// The only message.
+/// The only message there is: packets do not pass.
 const NO_PATH: &[u8] = &[1];
 
 /// The way of one session to the other side's.

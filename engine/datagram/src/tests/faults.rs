@@ -310,6 +310,45 @@ fn a_peer_that_is_silent_is_lost_and_one_who_stood_still_himself_waits_anew() {
 }
 
 #[test]
+fn what_this_side_is_late_by_counts_for_no_timeout() {
+    for (late, timeouts) in [(Duration::ZERO, 1), (Duration::from_millis(10), 0)] {
+        let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+        pair.write(0, 1, 1, OPEN, &[span(0, 1000)]);
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(1000))]));
+        pair.run(Duration::from_millis(50), |_| false);
+        pair.cuts = [true; 2];
+        pair.write(0, 2, 2, OPEN, &[span(0, 1000)]);
+        pair.turn();
+        let connection = &mut pair.ends[0].connection;
+        let due = connection.deadline();
+        connection.expire(due + late).unwrap();
+        assert_eq!(connection.statistics().timeouts, timeouts, "{late:?}");
+        // In time from then on, it gives up what nobody acknowledges.
+        pair.now = due + late;
+        pair.run(Duration::from_millis(300), |_| false);
+        assert!(pair.ends[0].connection.statistics().timeouts > timeouts);
+    }
+}
+
+#[test]
+fn an_operation_is_dealt_out_evenly_to_its_packets() {
+    for frame in [FRAME_BYTES_MIN, 1472, 65_507] {
+        let mut pair = Pair::new(1, frame, false, NONE, 1 << 20);
+        pair.share = 64 << 20;
+        pair.write(0, 1, 1, OPEN, &[span(0, 65_536)]);
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(65_536))]));
+        pair.write(0, 2, 2, OPEN, &[span(0, 20_000), span(90_000, 45_536)]);
+        let (mut bytes, mut lengths) = (vec![0; frame], Vec::new());
+        let End { connection, side, .. } = &mut pair.ends[0];
+        while let Some(length) = connection.transmit(pair.now, &mut bytes, side) {
+            lengths.push(length);
+        }
+        let (longest, shortest) = (lengths.iter().max().unwrap(), lengths.iter().min().unwrap());
+        assert!(lengths.len() > 1 && *shortest * 10 >= *longest * 9, "{lengths:?}");
+    }
+}
+
+#[test]
 fn forged_and_foreign_packets_change_nothing() {
     let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
     pair.ends[0].side.memory[..3000].fill(9);
@@ -575,7 +614,7 @@ fn credit_is_used_by_first_transmissions_alone() {
     assert_eq!(packets(&mut pair), (4, 4 * cost), "as many as may leave without a grant");
     pair.write(0, 2, 2, OPEN, &[span(0, 100)]);
     assert_eq!(packets(&mut pair).0, 0, "there is none");
-    pair.now = pair.now + Duration::from_millis(25);
+    pair.now = pair.ends[0].connection.deadline();
     pair.ends[0].connection.expire(pair.now).unwrap();
     assert_eq!(packets(&mut pair), (1, 4 * cost), "one repeat, as the window has shrunk to it");
 }

@@ -25,7 +25,7 @@ const BURST_PACKET: usize = 120;
 /// What comes meanwhile that is looked at.
 const HEARD: usize = 16;
 
-/// What was sent.
+/// Packets that were sent, by kind.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Injected {
     /// With a connection id that nobody has, too short, or with the place of a real connection and another rest of its id.

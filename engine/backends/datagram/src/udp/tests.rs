@@ -394,3 +394,17 @@ fn a_packet_of_nothing_is_passed_on_as_such() {
     }
     assert_same(&receive_all(&mut receiver, 3), &[vec![], b"x".to_vec(), vec![]]);
 }
+
+#[test]
+fn what_the_kernel_drops_for_want_of_room_is_counted() {
+    let small = UdpOptions { receive_bytes: 1, ..options(Ipv4Addr::LOCALHOST.into()) };
+    let (mut sender, receiver) = (v4(false), UdpPort::open(small).unwrap());
+    let count = |port: &UdpPort| {
+        let mut sum = PacketStatistics::default();
+        port.add_statistics(&mut sum);
+        sum.dropped_by_port
+    };
+    assert_eq!(count(&receiver), 0);
+    send_all(&mut sender, receiver.facts().address, &packets(&[1000; 60]));
+    assert!((1..60).contains(&count(&receiver)), "{}", count(&receiver));
+}
