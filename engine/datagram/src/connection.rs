@@ -58,6 +58,11 @@ pub trait LocalSide {
         let _ = (operation, piece);
     }
 
+    /// Bytes will be placed soon, if the packet is the peer's: nobody has looked yet.
+    fn prefetch_place(&mut self, request: &MemoryRequest<'_>) {
+        let _ = request;
+    }
+
     /// Places bytes that a READ of this side asked for. An error ends the operation.
     fn land(&mut self, operation: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause>;
 
@@ -316,6 +321,14 @@ impl DatagramConnection {
         is_said && self.packets.bytes() == 0 && self.initiator.is_idle()
     }
 
+    /// This packet will be received soon: room for its bytes is fetched meanwhile. Nothing in it is believed.
+    pub fn prefetch(&self, bytes: &[u8], side: &mut impl LocalSide) {
+        let first = Packet::parse(bytes).ok().and_then(|packet| packet.messages().next());
+        if let Some(Ok(PacketMessage::Write { request, .. })) = first {
+            side.prefetch_place(&request);
+        }
+    }
+
     /// Takes one packet: its bytes are placed, its operations advance.
     pub fn receive(
         &mut self,
@@ -324,7 +337,7 @@ impl DatagramConnection {
         side: &mut impl LocalSide,
     ) -> Result<PacketFate, ConnectionError> {
         let packet = match Packet::parse(bytes) {
-            Ok(packet) if packet.connection == self.settings.local_connection => packet,
+            Ok(packet) if packet.connection() == self.settings.local_connection => packet,
             _ => {
                 self.statistics.foreign += 1;
                 return Ok(PacketFate::Foreign);
@@ -334,18 +347,19 @@ impl DatagramConnection {
             self.statistics.forged += 1;
             return Ok(PacketFate::Forged);
         }
-        if !self.window.is_new(packet.number) {
+        let (number, ack) = (packet.number(), packet.ack());
+        if !self.window.is_new(number) {
             self.statistics.replayed += 1;
             return Ok(PacketFate::Replayed);
         }
         self.excuse_standstill(now);
         self.silent_since = self.silent_since.map(|_| now);
-        self.on_ack(&packet.ack, now, side)?;
-        if packet.checksum.is_some_and(|checksum| checksum != crc32c(packet.payload)) {
+        self.on_ack(&ack, now, side)?;
+        if packet.checksum().is_some_and(|checksum| checksum != crc32c(packet.payload)) {
             self.statistics.corrupt += 1;
             return Ok(PacketFate::Corrupt);
         }
-        if self.statistics.received == 0 && packet.ack.highest == 0 {
+        if self.statistics.received == 0 && ack.highest == 0 {
             // The peer has begun later than this side: what was sent before found nobody.
             let Self { packets, initiator, target, note_credit, .. } = self;
             packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
@@ -362,11 +376,11 @@ impl DatagramConnection {
             }
         }
         self.statistics.received += 1;
-        if packet.number > self.window.highest() {
+        if number > self.window.highest() {
             self.highest_at = now;
         }
-        self.window.insert(packet.number);
-        self.peer_lowest = self.peer_lowest.max(packet.ack.lowest.min(packet.number));
+        self.window.insert(number);
+        self.peer_lowest = self.peer_lowest.max(ack.lowest.min(number));
         if packet.has_messages() {
             self.ack_since.get_or_insert(now);
             self.unacked += 1;
@@ -418,7 +432,7 @@ impl DatagramConnection {
         let arrival = match message {
             PacketMessage::Write { part, request, bytes } => target.on_write(part, &request, bytes, side)?,
             PacketMessage::Read { operation, request } => target.on_read(operation, &request, side)?,
-            PacketMessage::Notify { part, notify, bytes } => target.on_notify(part, &notify, bytes, side)?,
+            PacketMessage::Notify { part, head, bytes } => target.on_notify(part, &head.read(), bytes, side)?,
             PacketMessage::GivenUp { operation } => target.on_given_up(operation, side)?,
             PacketMessage::Data { part, bytes } => initiator.on_data(part, bytes, pieces, side)?,
             PacketMessage::Refused { operation, cause, revision } => {

@@ -24,10 +24,9 @@ impl SipKey {
         for word in words {
             compress(&mut v, u64::from_le_bytes(*word));
         }
-        let mut last = [0; 8];
-        last.iter_mut().zip(rest).for_each(|(to, &byte)| *to = byte);
-        last[7] = bytes.len() as u8;
-        compress(&mut v, u64::from_le_bytes(last));
+        // Put together in a register: bytes that are written one by one and read as one word wait for all that was written before.
+        let last = rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        compress(&mut v, last | (bytes.len() as u64) << 56);
         v[2] ^= 0xff;
         (0..4).for_each(|_| round(&mut v));
         v[0] ^ v[1] ^ v[2] ^ v[3]

@@ -178,7 +178,7 @@ pub enum PacketMessage<'a> {
     },
     Notify {
         part: OpPart,
-        notify: NotifyHead,
+        head: WireNotify<'a>,
         bytes: &'a [u8],
     },
     GivenUp {
@@ -203,6 +203,36 @@ pub struct NotifyHead {
     pub note: Option<(NoteId, u16)>,
     /// The operations of its transfer that were not confirmed when it was posted.
     pub before: [u64; ACK_WORDS],
+}
+
+/// The head of a notification whose flags and lengths were found possible. It is read when it is asked for: a message that had it in
+/// it would be so large that every packet paid for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WireNotify<'a>(&'a [u8]);
+
+impl WireNotify<'_> {
+    fn parse(head: &[u8], bytes: u16) -> Result<WireNotify<'_>, DatagramWireError> {
+        let (flags, of) = (head[3], u16_at(head, 6));
+        if flags & !(HAS_NOTE | HAS_COUNTER) != 0 {
+            return Err(DatagramWireError::Reserved);
+        }
+        if usize::from(of) > NOTE_BYTES_MAX || bytes > of || (flags & HAS_NOTE == 0 && of > 0) {
+            return Err(DatagramWireError::Length);
+        }
+        Ok(WireNotify(head))
+    }
+
+    pub fn read(self) -> NotifyHead {
+        let Self(head) = self;
+        let has = |flag| head[3] & flag != 0;
+        let counter = CounterRef { index: u32_at(head, 16), generation: u32_at(head, 20) };
+        let id = NoteId(u128::from(u64_at(head, 32)) << 64 | u128::from(u64_at(head, 24)));
+        NotifyHead {
+            counter: has(HAS_COUNTER).then_some(counter),
+            note: has(HAS_NOTE).then_some((id, u16_at(head, 6))),
+            before: std::array::from_fn(|word| u64_at(head, 40 + 8 * word)),
+        }
+    }
 }
 
 /// A bit map of which the first words are sent.
@@ -253,19 +283,12 @@ pub struct AckBlock {
     pub finished: AckBits,
 }
 
-/// A packet whose header has a possible shape.
+/// A packet whose header has a possible shape. Its numbers stay where they came: to move them would be to write what is read the next
+/// moment, and that waits for all that was written before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
-    pub connection: u64,
-    pub number: u64,
-    pub ack: AckBlock,
-    /// The CRC32C of the payload, where the carrier does not vouch for it.
-    pub checksum: Option<u32>,
-    messages: u8,
-    is_padded: bool,
-    heads: &'a [u8],
-    signed: &'a [u8],
-    tag: u64,
+    /// All before the payload: what the tag covers, and the tag.
+    header: &'a [u8],
     pub payload: &'a [u8],
 }
 
@@ -290,10 +313,16 @@ fn u64_at(bytes: &[u8], place: usize) -> u64 {
     u64::from_le_bytes(at(bytes, place))
 }
 
+/// Where the heads of messages begin behind so many words of the acknowledgement.
+#[inline]
+fn heads_at(received: u8, finished: u8) -> usize {
+    FIXED_BYTES + ACK_BYTES + 8 * (usize::from(received) + usize::from(finished))
+}
+
 /// What the tag covers of a header whose length was checked: all of it.
 fn covered(header: &[u8]) -> &[u8] {
     if planted::is(Bug::ExtentsUntagged) {
-        let heads = FIXED_BYTES + ACK_BYTES + 8 * (usize::from(header[68]) + usize::from(header[69]));
+        let heads = heads_at(header[68], header[69]);
         if header.get(heads) == Some(&WRITE) {
             return &header[..header.len().min(heads + WRITE_BYTES)];
         }
@@ -308,64 +337,89 @@ pub fn connection_of(bytes: &[u8]) -> Option<u64> {
 
 impl<'a> Packet<'a> {
     /// Reads a header. Nothing in it may be believed before [`Packet::is_authentic`].
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DatagramWireError> {
         if bytes.len() < FIXED_BYTES + ACK_BYTES + TAG_BYTES {
             return Err(DatagramWireError::Length);
         }
-        let end = usize::from(u16_at(bytes, 16));
-        let (messages, flags) = (bytes[18], bytes[19]);
-        let [received, finished] = [bytes[68], bytes[69]];
-        if flags & !(IS_CHECKED | IS_PADDED) != 0 || u16_at(bytes, 70) != 0 {
+        if bytes[19] & !(IS_CHECKED | IS_PADDED) != 0 || u16_at(bytes, 70) != 0 {
             return Err(DatagramWireError::Reserved);
         }
-        let words = usize::from(received) + usize::from(finished);
-        let heads = FIXED_BYTES + ACK_BYTES + 8 * words;
-        let is_long = received.max(finished) as usize > ACK_WORDS;
-        if is_long || heads + TAG_BYTES > end || end > bytes.len() {
+        let (end, [received, finished]) = (usize::from(u16_at(bytes, 16)), [bytes[68], bytes[69]]);
+        let is_long = usize::from(received.max(finished)) > ACK_WORDS;
+        if is_long || heads_at(received, finished) + TAG_BYTES > end || end > bytes.len() {
             return Err(DatagramWireError::Length);
         }
-        let word = |index: u8| u64_at(bytes, FIXED_BYTES + ACK_BYTES + 8 * usize::from(index));
+        let (header, payload) = bytes.split_at(end);
+        Ok(Self { header, payload })
+    }
+
+    #[inline]
+    pub fn connection(&self) -> u64 {
+        u64_at(self.header, 0)
+    }
+
+    #[inline]
+    pub fn number(&self) -> u64 {
+        u64_at(self.header, 8)
+    }
+
+    /// What it says about the other direction.
+    #[inline]
+    pub fn ack(&self) -> AckBlock {
+        let header = self.header;
+        let [received, finished] = [header[68], header[69]];
         let bits = |first: u8, len: u8| AckBits {
-            words: std::array::from_fn(|index| if index < usize::from(len) { word(first + index as u8) } else { 0 }),
+            words: std::array::from_fn(|index| {
+                let is_sent = index < usize::from(len);
+                if is_sent { u64_at(header, heads_at(first, index as u8)) } else { 0 }
+            }),
             len,
         };
-        let signed_end = end - TAG_BYTES;
-        Ok(Self {
-            connection: u64_at(bytes, 0),
-            number: u64_at(bytes, 8),
-            ack: AckBlock {
-                highest: u64_at(bytes, 24),
-                lowest: u64_at(bytes, 32),
-                used: u64_at(bytes, 40),
-                credit: u64_at(bytes, 48),
-                watermark: u64_at(bytes, 56),
-                delay_ns: u32_at(bytes, 64),
-                received: bits(0, received),
-                finished: bits(received, finished),
-            },
-            checksum: (flags & IS_CHECKED != 0).then(|| u32_at(bytes, 20)),
-            messages,
-            is_padded: flags & IS_PADDED != 0,
-            heads: &bytes[heads..signed_end],
-            signed: &bytes[..signed_end],
-            tag: u64_at(bytes, signed_end),
-            payload: &bytes[end..],
-        })
+        AckBlock {
+            highest: u64_at(header, 24),
+            lowest: u64_at(header, 32),
+            used: u64_at(header, 40),
+            credit: u64_at(header, 48),
+            watermark: u64_at(header, 56),
+            delay_ns: u32_at(header, 64),
+            received: bits(0, received),
+            finished: bits(received, finished),
+        }
+    }
+
+    /// The CRC32C of the payload, where the carrier does not vouch for it.
+    #[inline]
+    pub fn checksum(&self) -> Option<u32> {
+        (self.header[19] & IS_CHECKED != 0).then(|| u32_at(self.header, 20))
+    }
+
+    /// What the tag covers, and the tag.
+    #[inline]
+    fn signed(&self) -> (&'a [u8], u64) {
+        let (signed, tag) = self.header.split_at(self.header.len() - TAG_BYTES);
+        (signed, u64_at(tag, 0))
     }
 
     /// Whether its tag is right: it was made by the peer, for this connection.
     pub fn is_authentic(&self, key: &SipKey) -> bool {
-        key.tag(covered(self.signed)) == self.tag
+        let (signed, tag) = self.signed();
+        key.tag(covered(signed)) == tag
     }
 
     /// Whether it has messages, and so wants to be acknowledged.
+    #[inline]
     pub fn has_messages(&self) -> bool {
-        self.messages > 0
+        self.header[18] > 0
     }
 
     /// Its messages, in their order. After an error nothing follows.
+    #[inline]
     pub fn messages(&self) -> PacketMessages<'a> {
-        PacketMessages { heads: self.heads, payload: self.payload, left: self.messages, is_padded: self.is_padded }
+        let (signed, _) = self.signed();
+        let heads = &signed[heads_at(signed[68], signed[69])..];
+        let is_padded = self.header[19] & IS_PADDED != 0;
+        PacketMessages { heads, payload: self.payload, left: self.header[18], is_padded }
     }
 }
 
@@ -437,21 +491,9 @@ impl<'a> PacketMessages<'a> {
             READ => PacketMessage::Read { operation, request: self.request(head)? },
             DATA => PacketMessage::Data { part, bytes: self.bytes(u64::from(u32_at(head, 4)))? },
             NOTIFY => {
-                let (flags, bytes, of) = (head[3], u16_at(head, 4), u16_at(head, 6));
-                if flags & !(HAS_NOTE | HAS_COUNTER) != 0 {
-                    return Err(DatagramWireError::Reserved);
-                }
-                if usize::from(of) > NOTE_BYTES_MAX || bytes > of || (flags & HAS_NOTE == 0 && of > 0) {
-                    return Err(DatagramWireError::Length);
-                }
-                let counter = CounterRef { index: u32_at(head, 16), generation: u32_at(head, 20) };
-                let id = NoteId(u128::from(u64_at(head, 32)) << 64 | u128::from(u64_at(head, 24)));
-                let notify = NotifyHead {
-                    counter: (flags & HAS_COUNTER != 0).then_some(counter),
-                    note: (flags & HAS_NOTE != 0).then_some((id, of)),
-                    before: std::array::from_fn(|word| u64_at(head, 40 + 8 * word)),
-                };
-                PacketMessage::Notify { part, notify, bytes: self.bytes(u64::from(bytes))? }
+                let bytes = u16_at(head, 4);
+                let head = WireNotify::parse(head, bytes)?;
+                PacketMessage::Notify { part, head, bytes: self.bytes(u64::from(bytes))? }
             }
             GIVEN_UP => PacketMessage::GivenUp { operation },
             REFUSED => {

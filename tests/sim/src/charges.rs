@@ -26,9 +26,9 @@ impl Charges {
     /// A packet leaves. Answers what it costs, if it has anything that was never sent before.
     pub(crate) fn cost(&mut self, packet: &[u8]) -> u64 {
         let Ok(packet) = Packet::parse(packet) else { return 0 };
-        let used = self.used.entry(packet.connection).or_default();
-        let cost = packet.ack.used.saturating_sub(*used);
-        *used = packet.ack.used.max(*used);
+        let used = self.used.entry(packet.connection()).or_default();
+        let cost = packet.ack().used.saturating_sub(*used);
+        *used = packet.ack().used.max(*used);
         cost
     }
 

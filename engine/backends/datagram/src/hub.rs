@@ -146,6 +146,20 @@ fn place_of(id: u64) -> usize {
     (id & ((1 << PLACE_BITS) - 1)) as usize
 }
 
+/// The connection of this id, with its place.
+fn find(places: &mut [Place], id: u64) -> Option<(usize, &mut Endpoint)> {
+    let place = place_of(id);
+    let found = places.get_mut(place).filter(|place| place.id == id)?;
+    Some((place, found.endpoint.as_deref_mut()?))
+}
+
+/// The packets of a train that were for the connection at this place have been received.
+fn end_section(places: &mut [Place], place: usize) {
+    if let Some(endpoint) = places.get_mut(place).and_then(|place| place.endpoint.as_deref_mut()) {
+        endpoint.side.end_section();
+    }
+}
+
 impl Connections {
     fn reserve(&mut self, random: u64) -> Option<u64> {
         let place = match self.free.pop() {
@@ -207,8 +221,7 @@ impl Connections {
 
     /// The connection of this id, with what carries it.
     pub(crate) fn endpoint(&mut self, id: u64) -> Option<&mut Endpoint> {
-        let place = self.places.get_mut(place_of(id)).filter(|place| place.id == id)?;
-        place.endpoint.as_deref_mut()
+        find(&mut self.places, id).map(|(_, endpoint)| endpoint)
     }
 
     /// Whether the peer has packets of this connection to acknowledge.
@@ -229,16 +242,22 @@ impl Connections {
             // For each: a port asks its socket several times, and a packet that counts as come before it was there makes the path
             // look shorter than it is, to either side, for as long as the smallest round trip is remembered.
             let now = *read.insert(now());
-            for packet in train.packets() {
-                let endpoint = connection_of(packet).and_then(|id| {
-                    let place = places.get_mut(place_of(id)).filter(|place| place.id == id)?;
-                    place.endpoint.as_deref_mut()
-                });
-                match endpoint {
-                    Some(endpoint) => endpoint.receive(packet, now),
-                    None => *strangers += 1,
+            let mut touched = None;
+            let mut packets = train.packets().peekable();
+            while let Some(packet) = packets.next() {
+                let next = packets.peek().and_then(|next| Some((next, find(places, connection_of(next)?)?)));
+                if let Some((next, (_, endpoint))) = next {
+                    endpoint.connection.prefetch(next, &mut endpoint.side);
                 }
+                let Some((place, endpoint)) = connection_of(packet).and_then(|id| find(places, id)) else {
+                    *strangers += 1;
+                    continue;
+                };
+                endpoint.receive(packet, now);
+                let before = touched.replace(place).filter(|before| *before != place);
+                before.into_iter().for_each(|before| end_section(places, before));
             }
+            touched.into_iter().for_each(|place| end_section(places, place));
         });
         if came == 0 && *due == Timestamp::NEVER {
             return false;
@@ -297,6 +316,7 @@ impl Connections {
         let mut sent = BurstSent::Full;
         for _ in 0..BURSTS_PER_POLL {
             sent = port.send(*address, frame_bytes, &mut |frame| connection.transmit(now, frame, side));
+            side.end_section();
             if sent != BurstSent::Full {
                 break;
             }

@@ -90,15 +90,17 @@ impl Side {
         cause_of: impl FnOnce(WithdrawalConflict) -> Cause,
         mut copy: impl FnMut(&Window, u64, usize) -> Result<(), AccessError>,
     ) -> Result<(), Cause> {
-        let LaneTarget { segments, touch, .. } = target;
         let memory = memory.ok_or(Cause::Cancelled)?;
-        touch.during(|| {
-            let view = segments.owner_state.view();
-            check_withdrawals(view, memory.checked_at, memory.key, extents(pieces)).map_err(cause_of)?;
-            // What was let was checked to be within its memory.
-            let mut move_one = |piece: &Piece| copy(&memory.window, piece.offset, piece.len as usize);
-            pieces.iter().try_for_each(&mut move_one).map_err(|_| Cause::OutOfBounds)
-        })
+        target.begin_section();
+        check_withdrawals(target.view(), memory.checked_at, memory.key, extents(pieces)).map_err(cause_of)?;
+        // What was let was checked to be within its memory.
+        let mut move_one = |piece: &Piece| copy(&memory.window, piece.offset, piece.len as usize);
+        pieces.iter().try_for_each(&mut move_one).map_err(|_| Cause::OutOfBounds)
+    }
+
+    /// Memory is not touched any more before the next packet comes or leaves. Called after each burst of packets.
+    pub(crate) fn end_section(&mut self) {
+        self.target.end_section();
     }
 }
 
@@ -128,7 +130,13 @@ impl LocalSide for Side {
 
     fn prefetch(&mut self, operation: u64, piece: Piece) {
         if let Some(memory) = &self.local[slot(operation)].memory {
-            copy::prefetch(&memory.window, piece.offset, piece.len.into());
+            copy::prefetch_read(&memory.window, piece.offset, piece.len.into());
+        }
+    }
+
+    fn prefetch_place(&mut self, request: &MemoryRequest<'_>) {
+        if let Some(window) = self.target.admitted(request.key) {
+            request.extents.iter().for_each(|(offset, len)| copy::prefetch_write(window, offset, len));
         }
     }
 
@@ -138,17 +146,14 @@ impl LocalSide for Side {
     }
 
     fn place(&mut self, request: &MemoryRequest<'_>, bytes: &[u8]) -> Result<Result<(), Cause>, ProtocolViolation> {
-        self.target.touch.enter();
-        let admitted = self.target.admit(Wants::Write, request.key, request.revision, request.extents.iter());
-        let placed = admitted.map(|admitted| {
-            let window = admitted?;
-            let mut write = writer(bytes);
-            let mut extents = request.extents.iter();
+        self.target.begin_section();
+        let (key, revision) = (request.key, request.revision);
+        let admitted = self.target.admit_in_section(Wants::Write, key, revision, request.extents.iter());
+        Ok(admitted.map_err(|_| ProtocolViolation)?.and_then(|window| {
+            let (mut write, mut extents) = (writer(bytes), request.extents.iter());
             // Checked when it was admitted.
-            extents.try_for_each(|(offset, len)| write(&window, offset, len as usize)).map_err(|_| Cause::OutOfBounds)
-        });
-        self.target.touch.leave();
-        placed.map_err(|_| ProtocolViolation)
+            extents.try_for_each(|(offset, len)| write(window, offset, len as usize)).map_err(|_| Cause::OutOfBounds)
+        }))
     }
 
     fn open_read(

@@ -13,7 +13,7 @@ use penstock_core::{Cause, Direction, NoteId, Rights, Span, Timestamp};
 use penstock_datagram::wire::Packet;
 use penstock_memory::copy::Hint;
 use penstock_memory::{HostMemory, ProcessWatch, Region, Registry};
-use penstock_ring::{ReadyBits, Withdrawal};
+use penstock_ring::{Observation, ReadyBits, Withdrawal};
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
@@ -243,6 +243,7 @@ fn run(model: &Model, sides: &mut [Side; 2], span: Duration) {
 impl Side {
     fn turn(&mut self) {
         self.driver.turn();
+        self.touches_nothing();
         let mut is_marked = false;
         self.ready.take_each(|peer_index| is_marked |= peer_index == PEER as usize);
         let Some(lane) = self.lane.as_mut().filter(|_| is_marked && self.fault.is_none()) else { return };
@@ -251,6 +252,13 @@ impl Side {
             Ok(false) => {}
             Err(fault) => self.fault = Some(fault),
         }
+        self.touches_nothing();
+    }
+
+    /// A section that is left open keeps whoever wants memory back waiting.
+    fn touches_nothing(&self) {
+        let hazard = self.segments.owner_state.hazard(PEER, 0).view();
+        assert_eq!(hazard.observe(), Observation::Quiet);
     }
 
     fn key(&self) -> RegionKey {
@@ -468,7 +476,7 @@ fn a_worker_that_stands_still_while_it_receives_makes_no_path_look_shorter() {
     sides[1].turn();
     sides[1].turn();
     let seen = std::mem::take(&mut model.0.lock().unwrap().seen);
-    let acks: Vec<_> = seen.iter().map(|(_, packet)| Packet::parse(packet).unwrap().ack).collect();
+    let acks: Vec<_> = seen.iter().map(|(_, packet)| Packet::parse(packet).unwrap().ack()).collect();
     assert!(!acks.is_empty());
     // The newest packet came in the last of the times for which it stood still, and is acknowledged at once.
     assert!(acks.iter().all(|ack| Duration::from_nanos(ack.delay_ns.into()) < MS), "{acks:?}");

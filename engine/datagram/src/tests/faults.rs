@@ -605,7 +605,7 @@ fn credit_is_used_by_first_transmissions_alone() {
         let (mut count, mut used) = (0, 0);
         let End { connection, side, .. } = &mut pair.ends[0];
         while let Some(bytes) = connection.transmit(pair.now, &mut frame, side) {
-            (count, used) = (count + 1, crate::wire::Packet::parse(&frame[..bytes]).unwrap().ack.used);
+            (count, used) = (count + 1, crate::wire::Packet::parse(&frame[..bytes]).unwrap().ack().used);
         }
         (count, used)
     };
@@ -650,7 +650,7 @@ fn a_large_burst_is_acknowledged_whole() {
     let sent: Vec<_> = std::iter::from_fn(|| {
         let bytes = two.connection.transmit(now, &mut frame, &mut two.side)?;
         let packet = crate::wire::Packet::parse(&frame[..bytes]).unwrap();
-        let named = packet.ack.received.words.iter().map(|word| word.count_ones()).sum::<u32>();
+        let named = packet.ack().received.words.iter().map(|word| word.count_ones()).sum::<u32>();
         Some((packet.has_messages(), named))
     })
     .collect();

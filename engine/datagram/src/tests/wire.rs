@@ -60,8 +60,8 @@ fn each_message_comes_back_as_it_was_put() {
     let bytes = packet();
     let packet = Packet::parse(&bytes).unwrap();
     assert!(packet.is_authentic(&key()) && packet.has_messages());
-    assert_eq!((packet.connection, packet.number, packet.ack), (0x1122_3344_5566_7788, 42, ack()));
-    assert_eq!(packet.checksum, Some(crate::crc32c::crc32c(b"12345DATAabc")));
+    assert_eq!((packet.connection(), packet.number(), packet.ack()), (0x1122_3344_5566_7788, 42, ack()));
+    assert_eq!(packet.checksum(), Some(crate::crc32c::crc32c(b"12345DATAabc")));
     let messages: Vec<_> = packet.messages().collect::<Result<_, _>>().unwrap();
     let part = |operation, index, count| OpPart { operation, index, count };
     assert_eq!(messages.len(), 8);
@@ -71,7 +71,8 @@ fn each_message_comes_back_as_it_was_put() {
     let PacketMessage::Read { operation: 11, request } = messages[1] else { panic!() };
     assert_eq!(request.extents.iter().collect::<Vec<_>>(), [(u64::MAX - 9, 8)]);
     assert_eq!(messages[2], PacketMessage::Data { part: part(12, 0, 1), bytes: b"DATA" });
-    let PacketMessage::Notify { part: told, notify, bytes: b"abc" } = messages[3] else { panic!() };
+    let PacketMessage::Notify { part: told, head, bytes: b"abc" } = messages[3] else { panic!() };
+    let notify = head.read();
     assert_eq!(
         (told, notify.note, notify.before),
         (part(13, 0, 1), Some((NoteId(u128::MAX - 5), 3)), [1, 0, 0, 1 << 63])
@@ -112,7 +113,7 @@ fn padding_is_zeros_that_no_message_sees() {
     let packet = Packet::parse(&frame[..300]).unwrap();
     assert!(packet.is_authentic(&key()));
     assert!(packet.payload[..4] == *b"DATA" && packet.payload[4..].iter().all(|&byte| byte == 0));
-    assert_eq!(packet.checksum, Some(crate::crc32c::crc32c(packet.payload)));
+    assert_eq!(packet.checksum(), Some(crate::crc32c::crc32c(packet.payload)));
     let messages: Vec<_> = packet.messages().collect();
     let part = OpPart { operation: 3, index: 0, count: 1 };
     assert_eq!(messages, [Ok(PacketMessage::Data { part, bytes: b"DATA" })]);

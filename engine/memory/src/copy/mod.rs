@@ -40,6 +40,8 @@ pub const STREAMING_BYTES_MIN: u64 = 1 << 20;
 /// gain.
 const STREAMING_SPAN_BYTES_MIN: u64 = 1 << 10;
 
+const LINE_BYTES: u64 = 64;
+
 /// Whether the bytes of a transfer should pass through the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
@@ -54,18 +56,33 @@ pub fn hint_for(total_bytes: u64) -> Hint {
     if total_bytes >= STREAMING_BYTES_MIN { Hint::Streaming } else { Hint::Cached }
 }
 
-/// Has bytes fetched that are to be copied soon, so that the copy does not wait for memory. What lies beyond the window is not.
+/// Has bytes fetched that are to be read soon, so that the copy does not wait for memory. What lies beyond the window is not.
 #[inline]
-pub fn prefetch(window: &Window, offset: u64, len: u64) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let end = offset.saturating_add(len).min(window.len());
-        // The last line is another one where the first begins in the middle of its own.
-        let lines = (offset..end).step_by(64).chain(end.checked_sub(1));
-        lines.for_each(|at| x86::prefetch_line(window.as_ptr().wrapping_add(at as usize)));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (window, offset, len);
+pub fn prefetch_read(window: &Window, offset: u64, len: u64) {
+    lines(window, offset, len).for_each(|line| {
+        #[cfg(target_arch = "x86_64")]
+        x86::prefetch_line(line);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    });
+}
+
+/// The same for bytes that are to be written soon. A write that waits for memory holds up all writes behind it, whatever they are.
+#[inline]
+pub fn prefetch_write(window: &Window, offset: u64, len: u64) {
+    lines(window, offset, len).for_each(|line| {
+        #[cfg(target_arch = "x86_64")]
+        x86::prefetch_line_to_write(line);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    });
+}
+
+/// An address in each line of cache that these bytes lie in.
+fn lines(window: &Window, offset: u64, len: u64) -> impl Iterator<Item = *const u8> {
+    let end = offset.saturating_add(len).min(window.len());
+    let first = offset.saturating_sub((window.as_ptr() as u64 + offset) % LINE_BYTES);
+    (first..end).step_by(LINE_BYTES as usize).map(|at| window.as_ptr().wrapping_add(at as usize).cast_const())
 }
 
 /// Why a batch was refused. Nothing was copied.

@@ -1,8 +1,8 @@
 //! Cache lines by the vector instructions of x86-64.
 
 use std::arch::x86_64::{
-    __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512,
-    _mm512_stream_si512,
+    __m256i, __m512i, _MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch, _mm256_loadu_si256, _mm256_stream_si256,
+    _mm512_loadu_si512, _mm512_stream_si512,
 };
 
 use super::batch::CopyBatch;
@@ -59,6 +59,12 @@ impl Lines for Avx512 {
 pub(super) fn prefetch_line(src: *const u8) {
     // SAFETY: every x86-64 processor has SSE, and a prefetch of any address never faults.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(src.cast::<i8>()) };
+}
+
+#[inline(always)]
+pub(super) fn prefetch_line_to_write(dst: *const u8) {
+    // SAFETY: a prefetch of any address never faults, and a processor that has none for writing takes it for one that does nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast::<i8>()) };
 }
 
 /// # Safety

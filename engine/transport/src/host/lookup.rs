@@ -89,22 +89,49 @@ fn concerning(
     })
 }
 
-/// The region of the last lookup: the next one is mostly for the same. Held weakly, so that it can be deregistered.
+/// The region of the last lookup: the next one is mostly for the same. Remembered weakly, so that it can be deregistered.
 #[derive(Debug, Default)]
-pub struct LastRegion(Option<(RegionKey, Weak<Region>)>);
+pub struct LastRegion {
+    last: Option<(RegionKey, Weak<Region>)>,
+    held: Option<Arc<Region>>,
+}
 
 impl LastRegion {
     /// The region of this id and generation, if it is still registered.
     pub fn find(&mut self, registry: &Registry, key: RegionKey) -> Option<Arc<Region>> {
-        if let Some((last, region)) = &self.0
-            && *last == key
-            && let Some(region) = region.upgrade()
-        {
-            // The same region may have another generation by now: then its memory was renewed.
-            return Some(region).filter(|region| region.is_live() && region.generation() == key.generation);
+        let found = self.hold(registry, key).cloned();
+        self.release();
+        found
+    }
+
+    /// The same without a count for each call: it is kept until [`LastRegion::release`]. A count is an atomic operation, which waits
+    /// until all that was written before it is in the cache.
+    pub fn hold(&mut self, registry: &Registry, key: RegionKey) -> Option<&Arc<Region>> {
+        let Self { last, held } = self;
+        let is_last = last.as_ref().is_some_and(|(last, _)| *last == key);
+        if !is_last {
+            *held = None;
         }
-        let region = registry.resolve(key.region, key.generation).ok()?;
-        self.0 = Some((key, Arc::downgrade(&region)));
-        Some(region)
+        if held.is_none() {
+            *held = last.as_ref().filter(|_| is_last).and_then(|(_, region)| region.upgrade());
+        }
+        if held.is_none() {
+            let region = registry.resolve(key.region, key.generation).ok()?;
+            *last = Some((key, Arc::downgrade(&region)));
+            *held = Some(region);
+        }
+        // The same region may have another generation by now: then its memory was renewed.
+        held.as_ref().filter(|region| region.is_live() && region.generation() == key.generation)
+    }
+
+    /// The region that is held, if it is this one.
+    pub fn held(&self, key: RegionKey) -> Option<&Region> {
+        let is_it = self.last.as_ref().is_some_and(|(last, _)| *last == key);
+        self.held.as_deref().filter(|_| is_it)
+    }
+
+    /// Lets go of what is held.
+    pub fn release(&mut self) {
+        self.held = None;
     }
 }

@@ -34,14 +34,6 @@ impl Touch {
         }
     }
 
-    /// Runs a call that touches memory. What is withdrawn is looked up inside.
-    pub fn during<R>(&mut self, call: impl FnOnce() -> R) -> R {
-        self.enter();
-        let result = call();
-        self.leave();
-        result
-    }
-
     /// Whether the kernel may be left with pages by a call that found this revision. Once something was withdrawn,
     /// somebody may wait for those that it has: their number only falls then.
     pub fn may_hold(&self, revision: u64) -> bool {
