@@ -9,9 +9,11 @@ mod transmit;
 
 use std::time::Duration;
 
-use penstock_core::{Cause, Timestamp};
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::{Cause, Span, Timestamp};
 use penstock_transport::{CounterRef, Note};
 
+use self::transmit::Selection;
 use crate::congestion::Congestion;
 use crate::crc32c::crc32c;
 use crate::credit::{ReceiveCredit, SendCredit};
@@ -40,6 +42,15 @@ const STOOD_STILL: Duration = Duration::from_millis(50);
 /// Who is later than this was kept off its processor: work of its own takes less.
 const KEPT_OFF: Duration = Duration::from_micros(250);
 
+/// An operation for which bytes leave this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutgoingOp {
+    /// A WRITE of this side.
+    Write(u64),
+    /// A READ of the peer.
+    Answer(u64),
+}
+
 /// A range of this side's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
@@ -50,8 +61,8 @@ pub struct Piece {
 /// What a connection asks of its own side: bytes to and from memory, and what to tell the application. Operations are named by
 /// their numbers; those of the peer have numbers of their own.
 pub trait LocalSide {
-    /// Copies bytes of a WRITE of this side. An error ends the operation.
-    fn gather(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
+    /// Copies bytes that leave. An error ends the operation.
+    fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
 
     /// Bytes of a WRITE of this side will be gathered soon.
     fn prefetch(&mut self, operation: u64, piece: Piece) {
@@ -75,9 +86,6 @@ pub trait LocalSide {
         operation: u64,
         request: &MemoryRequest<'_>,
     ) -> Result<Result<(), Cause>, ProtocolViolation>;
-
-    /// Copies bytes that the peer reads. An error ends the operation.
-    fn answer(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
 
     fn close_read(&mut self, operation: u64);
 
@@ -198,7 +206,9 @@ pub struct DatagramConnection {
     answers_turn: bool,
     /// Why nothing may leave although there is something to send: until when.
     blocked_until: Option<Timestamp>,
-    packet_bytes: usize,
+    /// What the packet that is being put together carries.
+    selection: Selection,
+    spans: Vec<Span>,
     pieces: Vec<Piece>,
     statistics: ConnectionStatistics,
 }
@@ -233,8 +243,9 @@ impl DatagramConnection {
             turn_by: Timestamp::NEVER,
             answers_turn: false,
             blocked_until: None,
-            packet_bytes: 0,
-            pieces: Vec::with_capacity(penstock_core::limits::SPANS_PER_POST),
+            selection: Selection::default(),
+            spans: Vec::with_capacity(SPANS_PER_POST),
+            pieces: Vec::with_capacity(SPANS_PER_POST),
             statistics: ConnectionStatistics::default(),
         }
     }
@@ -354,12 +365,15 @@ impl DatagramConnection {
         }
         self.excuse_standstill(now);
         self.silent_since = self.silent_since.map(|_| now);
-        self.on_ack(&ack, now, side)?;
+        self.receive_credit.on_used(packet.used(), now);
+        if let Some(ack) = &ack {
+            self.on_ack(ack, now, side)?;
+        }
         if packet.checksum().is_some_and(|checksum| checksum != crc32c(packet.payload)) {
             self.statistics.corrupt += 1;
             return Ok(PacketFate::Corrupt);
         }
-        if self.statistics.received == 0 && ack.highest == 0 {
+        if self.statistics.received == 0 && ack.as_ref().is_some_and(|ack| ack.highest == 0) {
             // The peer has begun later than this side: what was sent before found nobody.
             let Self { packets, initiator, target, note_credit, .. } = self;
             packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
@@ -380,7 +394,7 @@ impl DatagramConnection {
             self.highest_at = now;
         }
         self.window.insert(number);
-        self.peer_lowest = self.peer_lowest.max(ack.lowest.min(number));
+        self.peer_lowest = ack.map_or(self.peer_lowest, |ack| self.peer_lowest.max(ack.lowest.min(number)));
         if packet.has_messages() {
             self.ack_since.get_or_insert(now);
             self.unacked += 1;
@@ -401,7 +415,6 @@ impl DatagramConnection {
         }
         self.initiator.on_finished(ack.watermark, &ack.finished)?;
         self.send_credit.on_grant(ack.credit, ack.highest);
-        self.receive_credit.on_used(ack.used, now);
         self.statistics.spurious += acked.spurious;
         if acked.bytes > 0 || acked.spurious > 0 {
             self.congestion.on_heard(acked.spurious > 0);

@@ -17,14 +17,24 @@ use penstock_core::{Cause, Span};
 use crate::connection::{LocalSide, Piece};
 use crate::in_flight::PacketItem;
 use crate::target::PartArrival;
-use crate::wire::{ACK_WORDS, AckBits, EXTENT_BYTES, HEADER_BYTES_MAX, NotifyHead, OpPart, PARTS_MAX, bits};
+use crate::wire::{
+    ACK_WORDS, ACK_WORDS_WITH_PAYLOAD, AckBits, EXTENT_BYTES, HEADER_BYTES_MAX, HEADER_BYTES_MIN, NotifyHead, OpPart,
+    PARTS_MAX, WRITE_BYTES, ack_bytes, bits,
+};
 
 /// Operations beyond the target's watermark.
 pub const OPERATIONS_MAX: u64 = 64 * ACK_WORDS as u64;
 
+/// From this length on a packet that is full of an operation has room for an acknowledgement as well: it takes less than 2 % of the frame.
+/// In a shorter one the room is the operation's, and an acknowledgement that cannot ride leaves alone.
+const ACK_RIDES_FROM: usize = 4096;
+
+/// A first part that shares a packet is at least so long.
+const FIRST_BYTES_MIN: usize = 64;
+
 /// Bytes of extents and payload that one packet of an operation has room for.
 pub const fn part_bytes(frame: usize) -> usize {
-    frame - HEADER_BYTES_MAX
+    frame - if frame < ACK_RIDES_FROM { HEADER_BYTES_MIN } else { HEADER_BYTES_MAX }
 }
 
 /// Bytes of each part but the last, if so many bytes are dealt out evenly to as few parts as they need with so much room in each.
@@ -56,11 +66,13 @@ pub enum OpKind {
     Notify,
 }
 
-/// Where a part begins: in this span, so far into it.
+/// A part: where it begins, in this span and so far into it, and how many pieces and bytes it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     span: u8,
+    pieces: u8,
     within: u32,
+    bytes: u32,
 }
 
 /// A batch of spans between one local and one remote region.
@@ -88,6 +100,8 @@ struct Op {
     spans: Vec<Span>,
     bytes: u64,
     cuts: Vec<Cut>,
+    /// Bytes that are left in the packet of a WRITE's last part.
+    left: usize,
     /// Parts to be sent, for the first time or again. A READ and what was given up have one.
     unsent: u64,
     /// Parts that were sent at least once.
@@ -111,51 +125,36 @@ impl Op {
 
     /// Where a part's bytes are: spans and the range within each.
     fn pieces(&self, index: u8) -> impl Iterator<Item = Span> + Clone + '_ {
-        let start = self.cuts[usize::from(index)];
-        let end = self.cuts.get(usize::from(index) + 1).copied();
-        let last = end.map_or(self.spans.len(), |end| usize::from(end.span) + usize::from(end.within > 0));
-        (usize::from(start.span)..last).map(move |span| {
-            let whole = self.spans[span];
-            let from = if span == usize::from(start.span) { u64::from(start.within) } else { 0 };
-            let until = end.filter(|end| usize::from(end.span) == span).map_or(whole.len, |end| u64::from(end.within));
-            Span { local: whole.local + from, remote: whole.remote + from, len: until - from }
+        let cut = self.cuts[usize::from(index)];
+        let (mut from, mut left) = (u64::from(cut.within), u64::from(cut.bytes));
+        self.spans[usize::from(cut.span)..].iter().take(cut.pieces.into()).map(move |span| {
+            let len = (span.len - from).min(left);
+            let piece = Span { local: span.local + from, remote: span.remote + from, len };
+            (from, left) = (0, left - len);
+            piece
         })
     }
 
-    /// Cuts its spans into as few parts as fit packets of so much room, of about one length: packets of one length leave together.
-    fn cut_evenly(&mut self, room: usize, overhead: usize) {
-        self.cut(room, overhead);
-        let parts = self.parts();
-        if parts == 1 {
-            return;
-        }
-        // Each cut makes one piece more, and parts that end with too little room for another piece waste it.
-        for wasted in [0, parts] {
-            let needed = self.bytes as usize + overhead * (self.spans.len() + parts - 1 + wasted);
-            self.cut(needed.div_ceil(parts).min(room), overhead);
-            if self.parts() == parts {
-                return;
-            }
-        }
-        self.cut(room, overhead);
-    }
-
-    /// Cuts its spans into parts of so much room, with `overhead` more bytes for each piece.
-    fn cut(&mut self, room: usize, overhead: usize) {
+    /// Cuts its spans into parts, the first of so much room and the others of `room`, with `overhead` more bytes for each piece. Answers
+    /// what is left of the last one's room.
+    fn cut(&mut self, first: usize, room: usize, overhead: usize) -> usize {
         self.cuts.clear();
-        let mut left = 0;
+        let (mut left, mut next) = (0, first);
         for (index, span) in self.spans.iter().enumerate() {
             let mut within = 0;
             while within < span.len {
                 if left <= overhead {
-                    self.cuts.push(Cut { span: index as u8, within: within as u32 });
-                    left = room;
+                    self.cuts.push(Cut { span: index as u8, pieces: 0, within: within as u32, bytes: 0 });
+                    (left, next) = (next, room);
                 }
                 let taken = (span.len - within).min((left - overhead) as u64);
+                let cut = self.cuts.last_mut().expect("there was no room before the first");
+                (cut.pieces, cut.bytes) = (cut.pieces + 1, cut.bytes + taken as u32);
                 within += taken;
                 left -= overhead + taken as usize;
             }
         }
+        left
     }
 }
 
@@ -163,6 +162,8 @@ impl Op {
 #[derive(Debug)]
 pub struct Initiator {
     room: usize,
+    /// What packets with several messages leave free of it.
+    shared: usize,
     ops: Vec<Op>,
     /// The number of the next operation.
     next: u64,
@@ -204,6 +205,7 @@ impl Initiator {
     pub fn new(frame: usize) -> Self {
         Self {
             room: part_bytes(frame),
+            shared: ack_bytes(ACK_WORDS_WITH_PAYLOAD) - (frame - HEADER_BYTES_MIN - part_bytes(frame)),
             ops: (0..OPERATIONS_MAX).map(|_| Op::default()).collect(),
             next: 0,
             watermark: 0,
@@ -233,10 +235,29 @@ impl Initiator {
         self.first_ready = self.first_ready.min(operation);
     }
 
+    /// Nothing more of it is to be sent.
+    fn unmark(&mut self, operation: u64) {
+        let bit = slot(operation);
+        self.ops[bit].unsent = 0;
+        self.ready[bit / 64] &= !(1 << (bit % 64));
+    }
+
+    /// The room of the next WRITE's first part: what the last one's last part has left in its packet, if that has not been sent and it is
+    /// worth it. So operations that follow each other fill their packets, and only the last packet is shorter.
+    fn first_room(&self) -> usize {
+        let last = self.next.checked_sub(1).and_then(|last| self.open(last));
+        let waits = |op: &&Op| {
+            let part = 1 << (op.parts() - 1);
+            op.state == OpState::Open && op.kind == OpKind::Write && op.unsent & part != 0 && op.sent & part == 0
+        };
+        let left = last.filter(waits).map_or(0, |op| op.left.saturating_sub(WRITE_BYTES + self.shared));
+        if left >= FIRST_BYTES_MIN { left } else { self.room }
+    }
+
     /// Takes a WRITE or a READ; there is room. Answers its number.
     pub fn post(&mut self, kind: OpKind, what: &MoveRequest<'_>) -> u64 {
         debug_assert!(!what.spans.is_empty() && what.spans.iter().all(|span| span.len > 0), "a batch was checked");
-        let (operation, room) = (self.next, self.room);
+        let (operation, room, first) = (self.next, self.room, self.first_room());
         let op = &mut self.ops[slot(operation)];
         (op.state, op.kind, op.completion_id, op.transfer) = (OpState::Open, kind, what.completion_id, what.transfer);
         (op.key, op.revision, op.sent, op.landed, op.failed) = (Some(what.key), what.revision, 0, 0, None);
@@ -244,10 +265,11 @@ impl Initiator {
         op.spans.extend_from_slice(what.spans);
         op.bytes = what.spans.iter().map(|span| span.len).sum();
         if kind == OpKind::Write {
-            op.cut_evenly(room, EXTENT_BYTES);
+            op.left = op.cut(first, room, EXTENT_BYTES);
             op.unsent = u64::MAX >> (PARTS_MAX - op.parts());
         } else {
-            op.cut(even_part(op.bytes, room), 0);
+            let even = even_part(op.bytes, room);
+            op.cut(even, even, 0);
             op.unsent = 1;
         }
         self.next += 1;
@@ -282,7 +304,7 @@ impl Initiator {
         op.payload.clear();
         op.payload.extend_from_slice(payload);
         let parts = payload.len().div_ceil(chunk).max(1);
-        op.cuts.extend((0..parts).map(|_| Cut { span: 0, within: 0 }));
+        op.cuts.extend((0..parts).map(|_| Cut { span: 0, pieces: 0, within: 0, bytes: 0 }));
         op.unsent = u64::MAX >> (PARTS_MAX - parts);
         self.next += 1;
         self.mark(operation);
@@ -333,9 +355,10 @@ impl Initiator {
         let op = &mut self.ops[slot(operation)];
         if matches!(op.state, OpState::Open | OpState::GivenUp) {
             let result = result.map_err(|cause| op.failed.unwrap_or(cause));
-            (op.state, op.unsent) = (OpState::Ended, 0);
+            op.state = OpState::Ended;
             let ended = EndedOp { completion_id: op.completion_id, operation: Some(operation), result };
             self.ended.push_back((ended, op.transfer));
+            self.unmark(operation);
         }
     }
 
@@ -375,13 +398,13 @@ impl Initiator {
         if is_waited_for && op.sent.count_ones() < op.packets() {
             return Err(ProtocolViolation);
         }
-        op.unsent = 0;
         let result = match op.kind {
             OpKind::Write => Ok(op.bytes),
             OpKind::Notify => Ok(1),
             OpKind::Read if op.state == OpState::Open => return Err(ProtocolViolation), // Its data would have ended it.
             OpKind::Read => Err(Cause::Cancelled),
         };
+        self.unmark(operation);
         self.end(operation, result);
         Ok(())
     }
@@ -395,7 +418,7 @@ impl Initiator {
             if op.sent == 0 {
                 return Err(ProtocolViolation);
             }
-            op.unsent = 0;
+            self.unmark(operation);
             self.end(operation, cause.map_or(Ok(0), Err));
         }
         Ok(())
@@ -446,10 +469,6 @@ impl Initiator {
                 continue;
             }
             let op = &self.ops[bit];
-            if op.unsent == 0 {
-                self.ready[bit / 64] &= !(1 << (bit % 64));
-                continue;
-            }
             if from <= self.first_ready {
                 self.first_ready = operation;
             }
@@ -482,13 +501,11 @@ impl Initiator {
         let (operation, index) = Self::index(item);
         let op = &mut self.ops[slot(operation)];
         op.unsent &= !(1 << index);
-        if op.unsent == 0 {
-            let bit = slot(operation);
-            self.ready[bit / 64] &= !(1 << (bit % 64));
-        }
-        let op = &mut self.ops[slot(operation)];
         let is_first = op.sent >> index & 1 == 0 && !matches!(item, PacketItem::GivenUp(_));
         op.sent |= 1 << index;
+        if op.unsent == 0 {
+            self.unmark(operation);
+        }
         is_first
     }
 
@@ -511,6 +528,23 @@ impl Initiator {
             op.unsent |= 1 << index;
             self.mark(operation);
         }
+    }
+
+    /// How many pieces a WRITE's part has, and their bytes.
+    pub fn part_size(&self, part: OpPart) -> (usize, usize) {
+        let cut = self.ops[slot(part.operation)].cuts[usize::from(part.index)];
+        (cut.pieces.into(), cut.bytes as usize)
+    }
+
+    /// The part of a WRITE that leaves so many parts later, if all leave in their order: of this operation or the next one.
+    pub fn later(&self, part: OpPart, distance: usize) -> Option<OpPart> {
+        let index = usize::from(part.index) + distance;
+        let (operation, index) = match index.checked_sub(part.count.into()) {
+            None => (part.operation, index),
+            Some(beyond) => (part.operation + 1, beyond),
+        };
+        let op = self.open(operation).filter(|op| op.state == OpState::Open && op.kind == OpKind::Write)?;
+        (index < op.parts()).then(|| OpPart { operation, index: index as u8, count: op.parts() as u8 })
     }
 
     /// Pieces of a WRITE's part: local offset, remote offset, length.
@@ -540,7 +574,7 @@ impl Initiator {
 
     /// Whether something is to be sent.
     pub fn has_unsent(&self) -> bool {
-        bits(&self.ready).any(|bit| self.ops[bit as usize].unsent != 0)
+        self.ready != [0; ACK_WORDS]
     }
 
     /// Whether nothing is open, and the target knows it.
@@ -580,13 +614,16 @@ mod tests {
     proptest! {
         /// All shapes that one post accepts fit into the packets of an operation, and the parts are the whole, in order.
         #[test]
-        fn every_post_fits_its_parts(lens in lens(), frame in FRAME_BYTES_MIN..10_000) {
+        fn every_post_fits_its_parts(before in 1..=UNIT_BYTES, lens in lens(), frame in FRAME_BYTES_MIN..10_000) {
             let mut at = 0;
             let spans: Vec<Span> = lens.iter().map(|&len| { let local = at; at += len + 7; Span { local, remote: 3 * local, len } }).collect();
             let mut initiator = Initiator::new(frame);
             let what = MoveRequest { completion_id: 1, transfer: 1, key: KEY, revision: 0, spans: &spans };
+            // The one before it leaves any room in its last packet.
+            let one = [Span { local: 0, remote: 0, len: before }];
+            initiator.post(OpKind::Write, &MoveRequest { spans: &one, ..what });
             let operation = initiator.post(OpKind::Write, &what);
-            let parts = initiator.ops[0].parts();
+            let parts = initiator.ops[1].parts();
             prop_assert!((1..=PARTS_MAX).contains(&parts), "{} parts", parts);
             let mut bytes: Vec<(u64, u64)> = Vec::new();
             for index in 0..parts {

@@ -27,5 +27,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use connection::{ConnectionError, ConnectionSettings, DatagramConnection, LocalSide, PacketFate, Piece};
+pub use connection::{
+    ConnectionError, ConnectionSettings, DatagramConnection, LocalSide, OutgoingOp, PacketFate, Piece,
+};
 pub use keys::{ConnectionKeys, HalfKey};

@@ -1,6 +1,6 @@
 //! Packet numbers received: refuses what came before, and says what an acknowledgement says.
 
-use crate::wire::{ACK_WORDS, AckBits};
+use crate::wire::AckBits;
 
 /// Numbers below the highest that are remembered. What is older is refused, whether it came before or not.
 pub const REPLAY_WINDOW: u64 = 4096;
@@ -58,14 +58,16 @@ impl ReceiveWindow {
 
     /// Which numbers right below the highest were received, down to `lowest`, below which the peer waits for none.
     pub fn received(&self, lowest: u64, words: usize) -> AckBits {
-        let mut found = [0; ACK_WORDS];
-        let below = self.highest.saturating_sub(lowest.max(1)).min(64 * words as u64);
-        for distance in 0..below {
-            let (word, bit) = Self::bit(self.highest - 1 - distance);
-            if self.bits[word] & bit != 0 {
-                found[(distance / 64) as usize] |= 1 << (distance % 64);
-            }
-        }
+        let below = self.highest.saturating_sub(lowest.max(1));
+        let found = std::array::from_fn(|word| {
+            let Some(left) = below.checked_sub(64 * word as u64).filter(|&left| left > 0) else { return 0 };
+            // The 64 numbers that end below these: what is before the first number is no number, and was never set.
+            let first = self.highest.wrapping_sub(64 * (word as u64 + 1));
+            let (place, bit) = ((first / 64 % WORDS) as usize, first % 64);
+            let high = if bit == 0 { 0 } else { self.bits[(place + 1) % WORDS as usize] << (64 - bit) };
+            let bits = (self.bits[place] >> bit | high).reverse_bits();
+            if left < 64 { bits & ((1 << left) - 1) } else { bits }
+        });
         AckBits::first(found, words)
     }
 }
@@ -77,6 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::ACK_WORDS;
 
     proptest! {
         #[test]

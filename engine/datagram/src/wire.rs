@@ -3,9 +3,9 @@
 //! All numbers are little-endian. A packet is one header with its tag, then payload:
 //!
 //! ```text
-//! packet    connection u64 | number u64 | header bytes u16 | messages u8 | flags u8 | checksum u32
-//!           | acknowledgement | heads of messages, in their order | tag u64 | payload of messages, in their order
-//! ack       highest u64 | lowest u64 | used u64 | credit u64 | watermark u64 | delay u32, ns | received words u8 | finished words u8 | 0 u16
+//! packet    connection u64 | number u64 | header bytes u16 | messages u8 | flags u8 | checksum u32 | used u64
+//!           | acknowledgement, or nothing | heads of messages, in their order | tag u64 | payload of messages, in their order
+//! ack       highest u64 | lowest u64 | credit u64 | watermark u64 | delay u32, ns | received words u8 | finished words u8 | 0 u16
 //!           | received u64 … | finished u64 …
 //! WRITE     kind, index, count, extents | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
 //! READ      kind, 0, 0, extents         | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
@@ -17,10 +17,10 @@
 //! extent    offset u64 | bytes u32
 //! ```
 //!
-//! Flags: 1, the checksum is the payload's; 2, what follows the payload of the last message is padding.
+//! Flags: 1, the checksum is the payload's; 2, what follows the payload of the last message is padding; 4, there is an acknowledgement.
 //!
-//! `highest` is the highest packet number received, and bit `n` of `received` says that `highest - 1 - n` was received, too.
-//! `lowest` is the lowest number of the sender's own that it still waits for, `used` what it has used of its credit. All operations below `watermark` are finished, and
+//! `used` is what its sender has used of its credit, with this packet. `highest` is the highest packet number received, and bit `n` of `received` says that `highest - 1 - n` was received, too.
+//! `lowest` is the lowest number of the sender's own that it still waits for. All operations below `watermark` are finished, and
 //! bit `n` of `finished` says that `watermark + n` is. In NOTIFY bit `n` of `before` names `operation - 1 - n` as one of its
 //! transfer; cause 0 in REFUSED means that only its counter was gone.
 
@@ -45,6 +45,8 @@ pub const FRAME_BYTES_MAX: usize = 65_507;
 pub const EXTENT_BYTES: usize = 12;
 /// The most bytes of a packet of one WRITE or DATA that are neither extents nor payload.
 pub const HEADER_BYTES_MAX: usize = 128;
+/// The same without an acknowledgement.
+pub const HEADER_BYTES_MIN: usize = 72;
 /// The most messages of one packet.
 pub const MESSAGES_MAX: usize = 16;
 /// Words of the two bit maps of an acknowledgement.
@@ -52,8 +54,7 @@ pub const ACK_WORDS: usize = 4;
 /// Words of each that a packet with payload carries: its header stays within [`HEADER_BYTES_MAX`].
 pub const ACK_WORDS_WITH_PAYLOAD: usize = 1;
 
-pub(crate) const FIXED_BYTES: usize = 24;
-pub(crate) const ACK_BYTES: usize = 48;
+pub(crate) const FIXED_BYTES: usize = 32;
 pub(crate) const TAG_BYTES: usize = 8;
 pub(crate) const WRITE_BYTES: usize = 32;
 pub(crate) const DATA_BYTES: usize = 16;
@@ -61,16 +62,26 @@ pub(crate) const NOTIFY_BYTES: usize = 72;
 pub(crate) const SHORT_BYTES: usize = 16;
 pub(crate) const REFUSED_BYTES: usize = 24;
 
+/// Where the words of its bit maps are in a packet with an acknowledgement.
+const ACK_END: usize = FIXED_BYTES + 40;
+
+/// Bytes of an acknowledgement with so many words in each bit map.
+pub(crate) const fn ack_bytes(words: usize) -> usize {
+    ACK_END - FIXED_BYTES + 2 * 8 * words
+}
+
 const fn header_bytes(words: usize, heads: usize) -> usize {
-    FIXED_BYTES + ACK_BYTES + 2 * 8 * words + heads + TAG_BYTES
+    FIXED_BYTES + ack_bytes(words) + heads + TAG_BYTES
 }
 
 const _: () = assert!(header_bytes(ACK_WORDS_WITH_PAYLOAD, WRITE_BYTES) <= HEADER_BYTES_MAX);
+const _: () = assert!(FIXED_BYTES + WRITE_BYTES + TAG_BYTES == HEADER_BYTES_MIN);
 const _: () = {
     // Cuts between packets add an extent each, and a packet may leave room that is too small for an extent and a byte.
     let extents = (SPANS_PER_POST + PARTS_MAX - 1) * EXTENT_BYTES;
     let wasted = PARTS_MAX * EXTENT_BYTES;
-    let room = PARTS_MAX * (FRAME_BYTES_MIN - HEADER_BYTES_MAX);
+    // The first one may share its packet with the end of the operation before, and have next to nothing of it.
+    let room = (PARTS_MAX - 1) * (FRAME_BYTES_MIN - HEADER_BYTES_MIN);
     assert!(
         UNIT_BYTES as usize + extents + wasted <= room,
         "whatever one post accepts fits into the packets of an operation"
@@ -91,6 +102,7 @@ const CREDIT: u8 = 7;
 
 const IS_CHECKED: u8 = 1;
 const IS_PADDED: u8 = 2;
+const HAS_ACK: u8 = 4;
 const HAS_NOTE: u8 = 1;
 const HAS_COUNTER: u8 = 2;
 
@@ -267,13 +279,11 @@ pub(crate) fn bits(words: &[u64; ACK_WORDS]) -> impl Iterator<Item = u64> + '_ {
     words.iter().enumerate().flat_map(of_word)
 }
 
-/// What every packet says about the other direction, and about its sender's operations there.
+/// What a packet says about the other direction, and about its sender's operations there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AckBlock {
     pub highest: u64,
     pub lowest: u64,
-    /// Charged bytes that its sender has sent for the first time since the beginning.
-    pub used: u64,
     /// Charged bytes that the receiver of this packet may have sent since the beginning.
     pub credit: u64,
     pub watermark: u64,
@@ -313,16 +323,22 @@ fn u64_at(bytes: &[u8], place: usize) -> u64 {
     u64::from_le_bytes(at(bytes, place))
 }
 
-/// Where the heads of messages begin behind so many words of the acknowledgement.
+/// Words of both bit maps of a packet's acknowledgement, if it has one; its fixed part was found to be there.
 #[inline]
-fn heads_at(received: u8, finished: u8) -> usize {
-    FIXED_BYTES + ACK_BYTES + 8 * (usize::from(received) + usize::from(finished))
+fn ack_words(header: &[u8]) -> Option<[u8; 2]> {
+    (header[19] & HAS_ACK != 0).then(|| [header[ACK_END - 4], header[ACK_END - 3]])
+}
+
+/// Where the heads of messages begin.
+#[inline]
+fn heads_at(words: Option<[u8; 2]>) -> usize {
+    words.map_or(FIXED_BYTES, |[received, finished]| ACK_END + 8 * (usize::from(received) + usize::from(finished)))
 }
 
 /// What the tag covers of a header whose length was checked: all of it.
 fn covered(header: &[u8]) -> &[u8] {
     if planted::is(Bug::ExtentsUntagged) {
-        let heads = heads_at(header[68], header[69]);
+        let heads = heads_at(ack_words(header));
         if header.get(heads) == Some(&WRITE) {
             return &header[..header.len().min(heads + WRITE_BYTES)];
         }
@@ -332,22 +348,32 @@ fn covered(header: &[u8]) -> &[u8] {
 
 /// The connection that a packet is for, if it is long enough to name one.
 pub fn connection_of(bytes: &[u8]) -> Option<u64> {
-    (bytes.len() >= FIXED_BYTES + ACK_BYTES + TAG_BYTES).then(|| u64_at(bytes, 0))
+    (bytes.len() >= FIXED_BYTES + TAG_BYTES).then(|| u64_at(bytes, 0))
 }
 
 impl<'a> Packet<'a> {
     /// Reads a header. Nothing in it may be believed before [`Packet::is_authentic`].
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DatagramWireError> {
-        if bytes.len() < FIXED_BYTES + ACK_BYTES + TAG_BYTES {
+        if bytes.len() < FIXED_BYTES + TAG_BYTES {
             return Err(DatagramWireError::Length);
         }
-        if bytes[19] & !(IS_CHECKED | IS_PADDED) != 0 || u16_at(bytes, 70) != 0 {
+        if bytes[19] & !(IS_CHECKED | IS_PADDED | HAS_ACK) != 0 {
             return Err(DatagramWireError::Reserved);
         }
-        let (end, [received, finished]) = (usize::from(u16_at(bytes, 16)), [bytes[68], bytes[69]]);
-        let is_long = usize::from(received.max(finished)) > ACK_WORDS;
-        if is_long || heads_at(received, finished) + TAG_BYTES > end || end > bytes.len() {
+        let (end, has_ack) = (usize::from(u16_at(bytes, 16)), bytes[19] & HAS_ACK != 0);
+        let least = if has_ack { ACK_END } else { FIXED_BYTES } + TAG_BYTES;
+        if end < least || end > bytes.len() {
+            return Err(DatagramWireError::Length);
+        }
+        let words = ack_words(bytes);
+        if words.is_some_and(|[received, finished]| usize::from(received.max(finished)) > ACK_WORDS) {
+            return Err(DatagramWireError::Length);
+        }
+        if words.is_some() && u16_at(bytes, ACK_END - 2) != 0 {
+            return Err(DatagramWireError::Reserved);
+        }
+        if heads_at(words) + TAG_BYTES > end {
             return Err(DatagramWireError::Length);
         }
         let (header, payload) = bytes.split_at(end);
@@ -364,28 +390,34 @@ impl<'a> Packet<'a> {
         u64_at(self.header, 8)
     }
 
-    /// What it says about the other direction.
+    /// Charged bytes that its sender has sent for the first time since the beginning.
     #[inline]
-    pub fn ack(&self) -> AckBlock {
+    pub fn used(&self) -> u64 {
+        u64_at(self.header, 24)
+    }
+
+    /// What it says about the other direction, if anything.
+    #[inline]
+    pub fn ack(&self) -> Option<AckBlock> {
         let header = self.header;
-        let [received, finished] = [header[68], header[69]];
+        let [received, finished] = ack_words(header)?;
+        let word = |index: usize| u64_at(header, ACK_END + 8 * index);
         let bits = |first: u8, len: u8| AckBits {
             words: std::array::from_fn(|index| {
                 let is_sent = index < usize::from(len);
-                if is_sent { u64_at(header, heads_at(first, index as u8)) } else { 0 }
+                if is_sent { word(usize::from(first) + index) } else { 0 }
             }),
             len,
         };
-        AckBlock {
-            highest: u64_at(header, 24),
-            lowest: u64_at(header, 32),
-            used: u64_at(header, 40),
-            credit: u64_at(header, 48),
-            watermark: u64_at(header, 56),
-            delay_ns: u32_at(header, 64),
+        Some(AckBlock {
+            highest: u64_at(header, FIXED_BYTES),
+            lowest: u64_at(header, FIXED_BYTES + 8),
+            credit: u64_at(header, FIXED_BYTES + 16),
+            watermark: u64_at(header, FIXED_BYTES + 24),
+            delay_ns: u32_at(header, FIXED_BYTES + 32),
             received: bits(0, received),
             finished: bits(received, finished),
-        }
+        })
     }
 
     /// The CRC32C of the payload, where the carrier does not vouch for it.
@@ -417,7 +449,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn messages(&self) -> PacketMessages<'a> {
         let (signed, _) = self.signed();
-        let heads = &signed[heads_at(signed[68], signed[69])..];
+        let heads = &signed[heads_at(ack_words(signed))..];
         let is_padded = self.header[19] & IS_PADDED != 0;
         PacketMessages { heads, payload: self.payload, left: self.header[18], is_padded }
     }
@@ -534,20 +566,22 @@ pub struct PacketWriter<'a> {
     frame: &'a mut [u8],
     at: usize,
     messages: u8,
+    flags: u8,
 }
 
 impl<'a> PacketWriter<'a> {
     /// Begins a packet. The frame has room for all that will be put into it.
-    pub fn new(frame: &'a mut [u8], connection: u64, number: u64, ack: &AckBlock) -> Self {
-        let mut writer = Self { frame, at: 0, messages: 0 };
-        writer.u64(connection);
-        writer.u64(number);
-        writer.u64(0);
-        [ack.highest, ack.lowest, ack.used, ack.credit, ack.watermark].into_iter().for_each(|word| writer.u64(word));
-        writer.u32(ack.delay_ns);
-        writer.put([ack.received.len, ack.finished.len, 0, 0]);
-        for bits in [&ack.received, &ack.finished] {
-            bits.words[..usize::from(bits.len)].iter().for_each(|&word| writer.u64(word));
+    pub fn new(frame: &'a mut [u8], connection: u64, number: u64, used: u64, ack: Option<&AckBlock>) -> Self {
+        let mut writer = Self { frame, at: 0, messages: 0, flags: 0 };
+        [connection, number, 0, used].into_iter().for_each(|word| writer.u64(word));
+        if let Some(ack) = ack {
+            writer.flags = HAS_ACK;
+            [ack.highest, ack.lowest, ack.credit, ack.watermark].into_iter().for_each(|word| writer.u64(word));
+            writer.u32(ack.delay_ns);
+            writer.put([ack.received.len, ack.finished.len, 0, 0]);
+            for bits in [&ack.received, &ack.finished] {
+                bits.words[..usize::from(bits.len)].iter().for_each(|&word| writer.u64(word));
+            }
         }
         writer
     }
@@ -655,7 +689,7 @@ impl<'a> PacketWriter<'a> {
 
     /// Ends a packet with so many bytes of payload, and so much padding. Answers its length.
     pub fn finish(self, bytes: usize, padding: usize, is_checked: bool, key: &SipKey) -> usize {
-        let Self { frame, at, messages } = self;
+        let Self { frame, at, messages, flags } = self;
         let end = at + TAG_BYTES;
         // The frame has bytes of earlier packets in it, for other peers.
         frame[end + bytes..end + bytes + padding].fill(0);
@@ -664,7 +698,7 @@ impl<'a> PacketWriter<'a> {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         frame[16..18].copy_from_slice(&(end as u16).to_le_bytes());
         frame[18] = messages;
-        frame[19] = flag(is_checked, IS_CHECKED) | flag(padding > 0, IS_PADDED);
+        frame[19] = flags | flag(is_checked, IS_CHECKED) | flag(padding > 0, IS_PADDED);
         frame[20..24].copy_from_slice(&checksum.to_le_bytes());
         let tag = key.tag(covered(&frame[..at]));
         frame[at..end].copy_from_slice(&tag.to_le_bytes());

@@ -15,7 +15,7 @@ use penstock_core::{Generation, RegionId, Span, Timestamp};
 use penstock_datagram::connection::ConnectionSettings;
 use penstock_datagram::initiator::{MoveRequest, OpKind, ProtocolViolation};
 use penstock_datagram::wire::{MemoryRequest, NotifyHead};
-use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, Piece};
+use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, OutgoingOp, Piece};
 use penstock_faults::bystanders::{RECEIVER_BYTES, RECEIVER_POOL};
 use penstock_faults::child::{Child, to_word};
 use penstock_faults::folder::Folder;
@@ -339,7 +339,7 @@ impl Plain {
 }
 
 impl LocalSide for Plain {
-    fn gather(&mut self, _: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+    fn gather(&mut self, _: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
         self.give(pieces, into);
         Ok(())
     }
@@ -356,11 +356,6 @@ impl LocalSide for Plain {
 
     fn open_read(&mut self, _: u64, _: &MemoryRequest<'_>) -> Result<Result<(), Cause>, ProtocolViolation> {
         Ok(Ok(()))
-    }
-
-    fn answer(&mut self, _: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        self.give(pieces, into);
-        Ok(())
     }
 
     fn close_read(&mut self, _: u64) {}

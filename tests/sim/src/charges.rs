@@ -27,8 +27,8 @@ impl Charges {
     pub(crate) fn cost(&mut self, packet: &[u8]) -> u64 {
         let Ok(packet) = Packet::parse(packet) else { return 0 };
         let used = self.used.entry(packet.connection()).or_default();
-        let cost = packet.ack().used.saturating_sub(*used);
-        *used = packet.ack().used.max(*used);
+        let cost = packet.used().saturating_sub(*used);
+        *used = packet.used().max(*used);
         cost
     }
 

@@ -6,7 +6,7 @@ use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_datagram::initiator::{OPERATIONS_MAX, ProtocolViolation};
 use penstock_datagram::wire::MemoryRequest;
-use penstock_datagram::{LocalSide, Piece};
+use penstock_datagram::{LocalSide, OutgoingOp, Piece};
 use penstock_memory::{AccessError, Window, copy};
 use penstock_transport::host::{WithdrawalConflict, check_withdrawals};
 use penstock_transport::mediated::{LaneTarget, Notes, Wants};
@@ -20,6 +20,9 @@ pub(crate) struct OpMemory {
     /// The revision of this engine's log up to which nothing withdrawn concerns it.
     pub(crate) checked_at: u64,
 }
+
+/// The memory of an operation, if it has any still, and what to say of it if it was withdrawn.
+type TouchedMemory<'a> = (Option<&'a OpMemory>, fn(WithdrawalConflict) -> Cause);
 
 /// What one of this side's operations holds here.
 #[derive(Debug, Default)]
@@ -82,20 +85,28 @@ impl Side {
         }
     }
 
-    /// Copies between memory that an operation was let to and a packet, unless it was withdrawn since.
-    fn copy(
+    fn memory<'a>(local: &'a [LocalOp], reads: &'a [Option<OpMemory>], op: OutgoingOp) -> TouchedMemory<'a> {
+        match op {
+            OutgoingOp::Write(operation) => {
+                (local[slot(operation)].memory.as_ref(), WithdrawalConflict::cause_for_local)
+            }
+            OutgoingOp::Answer(operation) => (reads[slot(operation)].as_ref(), WithdrawalConflict::cause_for_peer),
+        }
+    }
+
+    /// Passes on pieces of memory that an operation was let to, unless it was withdrawn since.
+    fn touch(
         target: &mut LaneTarget,
-        memory: Option<&OpMemory>,
+        (memory, cause_of): TouchedMemory<'_>,
         pieces: &[Piece],
-        cause_of: impl FnOnce(WithdrawalConflict) -> Cause,
-        mut copy: impl FnMut(&Window, u64, usize) -> Result<(), AccessError>,
+        mut touch: impl FnMut(&Window, u64, usize) -> Result<(), AccessError>,
     ) -> Result<(), Cause> {
         let memory = memory.ok_or(Cause::Cancelled)?;
         target.begin_section();
         check_withdrawals(target.view(), memory.checked_at, memory.key, extents(pieces)).map_err(cause_of)?;
         // What was let was checked to be within its memory.
-        let mut move_one = |piece: &Piece| copy(&memory.window, piece.offset, piece.len as usize);
-        pieces.iter().try_for_each(&mut move_one).map_err(|_| Cause::OutOfBounds)
+        let mut each = |piece: &Piece| touch(&memory.window, piece.offset, piece.len as usize);
+        pieces.iter().try_for_each(&mut each).map_err(|_| Cause::OutOfBounds)
     }
 
     /// Memory is not touched any more before the next packet comes or leaves. Called after each burst of packets.
@@ -123,9 +134,9 @@ fn writer(mut bytes: &[u8]) -> impl FnMut(&Window, u64, usize) -> Result<(), Acc
 }
 
 impl LocalSide for Side {
-    fn gather(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        let memory = self.local[slot(operation)].memory.as_ref();
-        Self::copy(&mut self.target, memory, pieces, WithdrawalConflict::cause_for_local, reader(into))
+    fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+        let Self { target, local, reads, .. } = self;
+        Self::touch(target, Self::memory(local, reads, op), pieces, reader(into))
     }
 
     fn prefetch(&mut self, operation: u64, piece: Piece) {
@@ -141,8 +152,8 @@ impl LocalSide for Side {
     }
 
     fn land(&mut self, operation: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause> {
-        let memory = self.local[slot(operation)].memory.as_ref();
-        Self::copy(&mut self.target, memory, pieces, WithdrawalConflict::cause_for_local, writer(bytes))
+        let Self { target, local, reads, .. } = self;
+        Self::touch(target, Self::memory(local, reads, OutgoingOp::Write(operation)), pieces, writer(bytes))
     }
 
     fn place(&mut self, request: &MemoryRequest<'_>, bytes: &[u8]) -> Result<Result<(), Cause>, ProtocolViolation> {
@@ -166,11 +177,6 @@ impl LocalSide for Side {
         let admitted = self.target.admit(Wants::Read, key, request.revision, request.extents.iter());
         let admitted = admitted.map_err(|_| ProtocolViolation)?;
         Ok(admitted.map(|window| self.reads[slot(operation)] = Some(OpMemory { window, key, checked_at })))
-    }
-
-    fn answer(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        let memory = self.reads[slot(operation)].as_ref();
-        Self::copy(&mut self.target, memory, pieces, WithdrawalConflict::cause_for_peer, reader(into))
     }
 
     fn close_read(&mut self, operation: u64) {

@@ -1,19 +1,23 @@
 //! Putting packets together: what the next one carries, and its bytes.
 
-use penstock_core::{Cause, Span, Timestamp};
+use penstock_core::{Cause, Timestamp};
 
-use super::{DatagramConnection, LocalSide, NUMBERS_MAX, Piece, on_lost};
+use super::{DatagramConnection, LocalSide, NUMBERS_MAX, OutgoingOp, Piece, on_lost};
 use crate::credit::charge;
 use crate::in_flight::PacketItem;
 use crate::wire::{
-    ACK_BYTES, ACK_WORDS, ACK_WORDS_WITH_PAYLOAD, AckBlock, DATA_BYTES, EXTENT_BYTES, FIXED_BYTES, MESSAGES_MAX,
-    NOTIFY_BYTES, OpPart, PacketWriter, REFUSED_BYTES, SHORT_BYTES, TAG_BYTES, WRITE_BYTES,
+    ACK_WORDS, ACK_WORDS_WITH_PAYLOAD, AckBlock, DATA_BYTES, EXTENT_BYTES, FIXED_BYTES, MESSAGES_MAX, NOTIFY_BYTES,
+    PacketWriter, REFUSED_BYTES, SHORT_BYTES, TAG_BYTES, WRITE_BYTES, ack_bytes,
 };
 
+/// So far ahead of the packet that is written bytes are fetched, and at most so many for each packet: less leaves too little time, and
+/// in long pieces the processor looks ahead by itself.
+const PREFETCHED_BYTES: usize = 8192;
+
 /// The messages of the packet that is being put together.
-struct Selection {
-    items: [PacketItem; MESSAGES_MAX],
-    count: usize,
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    items: Vec<PacketItem>,
     /// Bytes that are left for more.
     room: usize,
     payload: usize,
@@ -26,17 +30,18 @@ impl DatagramConnection {
     pub fn transmit(&mut self, now: Timestamp, frame: &mut [u8], side: &mut impl LocalSide) -> Option<usize> {
         self.excuse_standstill(now);
         loop {
-            let selection = self.select(now);
-            if selection.items().is_empty() && !self.ack_is_due(now) {
+            let owes_ack = self.ack_is_due(now);
+            self.select(now, owes_ack);
+            if self.selection.items.is_empty() && !owes_ack {
                 self.turn_by = self.deadline();
                 return None;
             }
-            let Err((failed, cause)) = self.build(&selection, now, frame, side) else {
-                self.sent(&selection, now);
-                return Some(self.packet_bytes);
+            let (failed, cause) = match self.build(now, owes_ack, frame, side) {
+                Ok(bytes) => return Some(bytes),
+                Err(failed) => failed,
             };
             // Memory of one of them is not there any more: that ends, and the others are selected again.
-            for &item in selection.items() {
+            for &item in &self.selection.items {
                 on_lost(item, &mut self.initiator, &mut self.target, &mut self.note_credit);
             }
             match failed {
@@ -59,20 +64,22 @@ impl DatagramConnection {
         (bytes > 0 && paced > now).then_some(paced)
     }
 
-    /// Chooses what the next packet carries, and takes it: control first, then data of both directions in turns.
-    fn select(&mut self, now: Timestamp) -> Selection {
-        let mut selection = Selection::new(self.settings.frame_bytes);
+    /// Chooses what the next packet carries, and takes it: control first, then data of both directions in turns. An acknowledgement that
+    /// is owed has its room; if nothing fits beside it, it leaves alone.
+    fn select(&mut self, now: Timestamp, owes_ack: bool) {
+        let ack_room = if owes_ack { ack_bytes(ACK_WORDS_WITH_PAYLOAD) } else { 0 };
+        self.selection.begin(self.settings.frame_bytes - FIXED_BYTES - TAG_BYTES - ack_room);
         self.blocked_until = self.held_back(now);
         if self.blocked_until.is_some() {
-            return selection;
+            return;
         }
         let has_credit = self.send_credit.allows(charge(self.settings.frame_bytes), now);
         let mut from = 0;
-        while selection.room >= SHORT_BYTES
+        while self.selection.has_room()
             && let Some(item) = self.candidate(&mut from, has_credit)
         {
             let (heads, payload) = self.size(item);
-            if !selection.push(item, heads, payload) {
+            if !self.selection.push(item, heads, payload) {
                 break;
             }
             match item {
@@ -82,16 +89,15 @@ impl DatagramConnection {
                 _ => {
                     let is_answer = matches!(item, PacketItem::Data(_));
                     let is_first = if is_answer { self.target.on_sent(item) } else { self.initiator.on_sent(item) };
-                    selection.is_first |= is_first;
+                    self.selection.is_first |= is_first;
                     self.statistics.repeated += u64::from(!is_first);
                 }
             }
             self.answers_turn = !matches!(item, PacketItem::Data(_));
         }
-        if selection.items().is_empty() && !has_credit {
+        if self.selection.items.is_empty() && !has_credit {
             self.blocked_until = Some(self.send_credit.lapses_at());
         }
-        selection
     }
 
     fn candidate(&mut self, from: &mut u64, has_credit: bool) -> Option<PacketItem> {
@@ -120,9 +126,8 @@ impl DatagramConnection {
     fn size(&self, item: PacketItem) -> (usize, usize) {
         match item {
             PacketItem::Write(part) => {
-                let (pieces, bytes) =
-                    self.initiator.pieces(part).fold((0, 0), |(pieces, bytes), piece| (pieces + 1, bytes + piece.len));
-                (WRITE_BYTES + pieces * EXTENT_BYTES, bytes as usize)
+                let (pieces, bytes) = self.initiator.part_size(part);
+                (WRITE_BYTES + pieces * EXTENT_BYTES, bytes)
             }
             PacketItem::Read(operation) => (WRITE_BYTES + self.initiator.request(operation).2.len() * EXTENT_BYTES, 0),
             PacketItem::Notify(part) => (NOTIFY_BYTES, self.initiator.note(part).1.len()),
@@ -137,7 +142,6 @@ impl DatagramConnection {
         AckBlock {
             highest: self.window.highest(),
             lowest: self.packets.lowest(),
-            used: self.send_credit.used(),
             credit: self.receive_credit.grant(self.share),
             watermark: self.target.watermark(),
             delay_ns: u32::try_from(waited).unwrap_or(u32::MAX),
@@ -146,31 +150,42 @@ impl DatagramConnection {
         }
     }
 
-    /// Writes the selected messages. An error names one whose memory is not there any more, and why.
+    /// Words of each bit map of the acknowledgement that the packet has; none: it has no acknowledgement. Where there is something to say
+    /// and room, it is said.
+    fn ack_words(&self, owes_ack: bool) -> Option<usize> {
+        if self.selection.items.is_empty() {
+            return Some(ACK_WORDS);
+        }
+        let (has_news, words) = (self.ack_since.is_some() || self.statistics.received == 0, ACK_WORDS_WITH_PAYLOAD);
+        (has_news && (owes_ack || self.selection.room >= ack_bytes(words))).then_some(words)
+    }
+
+    /// Writes the selected messages. Answers the packet's length; an error names one whose memory is not there any more, and why.
     fn build(
         &mut self,
-        selection: &Selection,
         now: Timestamp,
+        owes_ack: bool,
         frame: &mut [u8],
         side: &mut impl LocalSide,
-    ) -> Result<(), (PacketItem, Cause)> {
-        let words = selection.words();
-        if selection.is_first {
-            self.send_credit.take(charge(self.settings.frame_bytes), self.packets.next_number(), now);
-        }
-        let ack = self.ack(now, words);
+    ) -> Result<usize, (PacketItem, Cause)> {
+        let words = self.ack_words(owes_ack);
         let number = self.packets.next_number();
+        if self.selection.is_first {
+            self.send_credit.take(charge(self.settings.frame_bytes), number, now);
+        }
+        let ack = words.map(|words| self.ack(now, words));
         let least = self.padded_to(now);
-        let Self { initiator, target, pieces, settings, keys, .. } = self;
-        let mut writer = PacketWriter::new(frame, settings.remote_connection, number, &ack);
-        for &item in selection.items() {
+        let Self { initiator, target, selection, spans, pieces, settings, keys, .. } = self;
+        let mut writer =
+            PacketWriter::new(frame, settings.remote_connection, number, self.send_credit.used(), ack.as_ref());
+        spans.clear();
+        for &item in &selection.items {
             match item {
                 PacketItem::Write(part) => {
                     let (key, revision, _) = initiator.request(part.operation);
-                    pieces.clear();
-                    pieces
-                        .extend(initiator.pieces(part).map(|span| Piece { offset: span.remote, len: span.len as u32 }));
-                    writer.write(part, key, revision, pieces.iter().map(|piece| (piece.offset, piece.len)));
+                    let first = spans.len();
+                    spans.extend(initiator.pieces(part));
+                    writer.write(part, key, revision, spans[first..].iter().map(|span| (span.remote, span.len as u32)));
                 }
                 PacketItem::Read(operation) => {
                     let (key, revision, spans) = initiator.request(operation);
@@ -189,54 +204,58 @@ impl DatagramConnection {
                 PacketItem::Credit(lines) => writer.credit(lines),
             }
         }
-        let mut payload = writer.payload(selection.payload);
-        for &item in selection.items() {
-            let filled = match item {
+        let (mut payload, mut spans) = (writer.payload(selection.payload), &spans[..]);
+        for &item in &selection.items {
+            let op = match item {
                 PacketItem::Write(part) => {
+                    let (own, rest) = spans.split_at(initiator.part_size(part).0);
+                    spans = rest;
                     pieces.clear();
-                    pieces
-                        .extend(initiator.pieces(part).map(|span| Piece { offset: span.local, len: span.len as u32 }));
-                    let bytes = pieces.iter().map(|piece| piece.len as usize).sum();
-                    let (into, rest) = payload.split_at_mut(bytes);
-                    payload = rest;
-                    let gathered = side.gather(part.operation, pieces, into);
-                    // While the rest of this packet is written, the bytes of the next one come from memory.
-                    let next = OpPart { index: part.index + 1, ..part };
-                    let pieces = (next.index < next.count).then(|| initiator.pieces(next));
-                    let fetch = |span: Span| Piece { offset: span.local, len: span.len as u32 };
-                    pieces.into_iter().flatten().map(fetch).for_each(|piece| side.prefetch(part.operation, piece));
-                    gathered
+                    pieces.extend(own.iter().map(|span| Piece { offset: span.local, len: span.len as u32 }));
+                    OutgoingOp::Write(part.operation)
                 }
                 PacketItem::Data(part) => {
                     target.answer_pieces(part, pieces);
-                    let (into, rest) = payload.split_at_mut(target.answer_bytes(part));
-                    payload = rest;
-                    side.answer(part.operation, pieces, into)
+                    OutgoingOp::Answer(part.operation)
                 }
                 PacketItem::Notify(part) => {
                     let (_, bytes) = initiator.note(part);
                     let (into, rest) = payload.split_at_mut(bytes.len());
                     payload = rest;
                     into.copy_from_slice(bytes);
-                    Ok(())
+                    continue;
                 }
-                _ => Ok(()),
+                _ => continue,
             };
-            filled.map_err(|cause| (item, cause))?;
+            let (into, rest) = payload.split_at_mut(size_of_pieces(pieces));
+            payload = rest;
+            side.gather(op, pieces, into).map_err(|cause| (item, cause))?;
+            // While this packet is written, bytes of later ones come from memory.
+            if let PacketItem::Write(part) = item
+                && let Some(later) = initiator.later(part, PREFETCHED_BYTES.div_ceil(selection.payload.max(1)))
+            {
+                let mut left = PREFETCHED_BYTES as u64;
+                for span in initiator.pieces(later) {
+                    let len = span.len.min(left);
+                    side.prefetch(later.operation, Piece { offset: span.local, len: len as u32 });
+                    left -= len;
+                }
+            }
         }
         let bytes = writer.bytes(selection.payload);
         // What is much shorter ends the burst instead.
         let padding = least.saturating_sub(bytes);
         let padding = if padding <= bytes / 4 { padding } else { 0 };
-        self.packet_bytes = writer.finish(selection.payload, padding, settings.checksums, &keys.transmit);
-        Ok(())
+        let bytes = writer.finish(selection.payload, padding, settings.checksums, &keys.transmit);
+        self.sent(now, bytes, words);
+        Ok(bytes)
     }
 
     /// So long the next packet is at least: as the one right before it, if another one follows it.
     fn padded_to(&self, now: Timestamp) -> usize {
         let (at, bytes) = self.last_sent;
         let is_between = self.settings.pads && at == now && (self.initiator.has_unsent() || self.target.has_unsent());
-        if is_between { bytes as usize } else { 0 }
+        if is_between && !self.selection.items.is_empty() { bytes as usize } else { 0 }
     }
 
     /// Whether an acknowledgement of so many words names all that has come.
@@ -245,15 +264,14 @@ impl DatagramConnection {
         words == ACK_WORDS || (covered && self.target.finished(ACK_WORDS) == self.target.finished(words))
     }
 
-    /// The packet that was built leaves now.
-    fn sent(&mut self, selection: &Selection, now: Timestamp) {
-        let bytes = self.packet_bytes;
-        self.packets.insert(now, bytes, selection.items());
+    /// The packet that was built leaves now, with an acknowledgement of so many words.
+    fn sent(&mut self, now: Timestamp, bytes: usize, words: Option<usize>) {
+        self.packets.insert(now, bytes, &self.selection.items);
         self.statistics.sent += 1;
-        if self.ack_since.is_some() && self.says_all(selection.words()) {
+        if self.ack_since.is_some() && words.is_some_and(|words| self.says_all(words)) {
             (self.ack_since, self.bursts, self.unacked) = (None, 0, 0);
         }
-        if !selection.items().is_empty() {
+        if !self.selection.items.is_empty() {
             self.last_sent = (now, bytes as u64);
             self.silent_since.get_or_insert(now);
             if self.packets.bytes() == bytes as u64 {
@@ -263,36 +281,35 @@ impl DatagramConnection {
     }
 }
 
+fn size_of_pieces(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|piece| piece.len as usize).sum()
+}
+
 impl Selection {
-    fn new(frame: usize) -> Self {
-        let fixed = FIXED_BYTES + ACK_BYTES + 2 * 8 * ACK_WORDS_WITH_PAYLOAD + TAG_BYTES;
-        Self {
-            items: [PacketItem::Credit(0); MESSAGES_MAX],
-            count: 0,
-            room: frame - fixed,
-            payload: 0,
-            is_first: false,
-        }
+    /// An empty one, with so much room.
+    fn begin(&mut self, room: usize) {
+        self.items.clear();
+        (self.room, self.payload, self.is_first) = (room, 0, false);
+    }
+
+    /// Several messages leave room for an acknowledgement: it is one more that is small.
+    fn kept(&self) -> usize {
+        if self.items.is_empty() { 0 } else { ack_bytes(ACK_WORDS_WITH_PAYLOAD) }
+    }
+
+    /// Whether there is room for the smallest message.
+    fn has_room(&self) -> bool {
+        self.room >= SHORT_BYTES + self.kept()
     }
 
     /// Adds a message, if there is room for it.
     fn push(&mut self, item: PacketItem, heads: usize, payload: usize) -> bool {
-        let fits = self.count < MESSAGES_MAX && heads + payload <= self.room;
+        let fits = self.items.len() < MESSAGES_MAX && heads + payload + self.kept() <= self.room;
         if fits {
-            self.items[self.count] = item;
-            self.count += 1;
+            self.items.push(item);
             self.room -= heads + payload;
             self.payload += payload;
         }
         fits
-    }
-
-    fn items(&self) -> &[PacketItem] {
-        &self.items[..self.count]
-    }
-
-    /// Words of each bit map of the acknowledgement that the packet has room for.
-    fn words(&self) -> usize {
-        if self.count == 0 { ACK_WORDS } else { ACK_WORDS_WITH_PAYLOAD }
     }
 }

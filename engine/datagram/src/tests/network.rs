@@ -7,7 +7,7 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Generation, NoteId, RegionId, Span, Timestamp};
 use penstock_transport::{CounterRef, Note};
 
-use crate::connection::{ConnectionError, ConnectionSettings, DatagramConnection, LocalSide, Piece};
+use crate::connection::{ConnectionError, ConnectionSettings, DatagramConnection, LocalSide, OutgoingOp, Piece};
 use crate::credit::ReceiveBuffer;
 use crate::initiator::{EndedOp, MoveRequest, OpKind, ProtocolViolation};
 use crate::keys::ConnectionKeys;
@@ -103,9 +103,11 @@ impl Side {
 }
 
 impl LocalSide for Side {
-    fn gather(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        if self.gone.contains(&operation) {
-            return Err(Cause::RevokedHere);
+    fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+        match op {
+            OutgoingOp::Write(operation) if self.gone.contains(&operation) => return Err(Cause::RevokedHere),
+            OutgoingOp::Write(_) => {}
+            OutgoingOp::Answer(operation) => assert!(self.reads.contains_key(&operation)),
         }
         self.copy_out(pieces, into);
         Ok(())
@@ -135,12 +137,6 @@ impl LocalSide for Side {
         }
         assert!(self.reads.insert(operation, ()).is_none(), "a READ is opened once");
         Ok(Ok(()))
-    }
-
-    fn answer(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        assert!(self.reads.contains_key(&operation));
-        self.copy_out(pieces, into);
-        Ok(())
     }
 
     fn close_read(&mut self, operation: u64) {

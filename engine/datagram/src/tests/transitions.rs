@@ -6,11 +6,11 @@ use penstock_core::{Cause, Span};
 use penstock_transport::{CounterRef, Note};
 
 use super::network::OPEN;
-use crate::connection::{LocalSide, Piece};
+use crate::connection::{LocalSide, OutgoingOp, Piece};
 use crate::in_flight::PacketItem;
 use crate::initiator::{EndedOp, Initiator, MoveRequest, OpKind, ProtocolViolation};
 use crate::target::Target;
-use crate::wire::{AckBits, AckBlock, MemoryRequest, NotifyHead, OpPart, Packet, PacketMessage, PacketWriter};
+use crate::wire::{AckBits, MemoryRequest, NotifyHead, OpPart, Packet, PacketMessage, PacketWriter};
 
 const FRAME: usize = 1188;
 
@@ -20,7 +20,7 @@ struct Stub {
 }
 
 impl LocalSide for Stub {
-    fn gather(&mut self, _: u64, _: &[Piece], _: &mut [u8]) -> Result<(), Cause> {
+    fn gather(&mut self, _: OutgoingOp, _: &[Piece], _: &mut [u8]) -> Result<(), Cause> {
         Ok(())
     }
 
@@ -34,10 +34,6 @@ impl LocalSide for Stub {
 
     fn open_read(&mut self, _: u64, _: &MemoryRequest<'_>) -> Result<Result<(), Cause>, ProtocolViolation> {
         Ok(if self.refuses { Err(Cause::RevokedByPeer) } else { Ok(()) })
-    }
-
-    fn answer(&mut self, _: u64, _: &[Piece], _: &mut [u8]) -> Result<(), Cause> {
-        Ok(())
     }
 
     fn close_read(&mut self, _: u64) {}
@@ -60,7 +56,7 @@ impl LocalSide for Stub {
 /// A request of ten bytes, as it comes from a packet.
 fn with_request<R>(f: impl FnOnce(&MemoryRequest<'_>) -> R) -> R {
     let mut frame = vec![0; FRAME];
-    let mut writer = PacketWriter::new(&mut frame, 1, 1, &AckBlock::default());
+    let mut writer = PacketWriter::new(&mut frame, 1, 1, 0, None);
     writer.read(0, OPEN, 0, [(0, 10)].into_iter());
     let bytes = writer.finish(0, 0, false, &crate::siphash::SipKey::new([0; 16]));
     let packet = Packet::parse(&frame[..bytes]).unwrap();

@@ -22,7 +22,6 @@ fn ack() -> AckBlock {
     AckBlock {
         highest: 1000,
         lowest: 990,
-        used: 1 << 40,
         credit: 1 << 41,
         watermark: 55,
         delay_ns: 12_345,
@@ -34,7 +33,7 @@ fn ack() -> AckBlock {
 /// One packet with each kind of message.
 fn packet() -> Vec<u8> {
     let mut frame = vec![0; 2000];
-    let mut writer = PacketWriter::new(&mut frame, 0x1122_3344_5566_7788, 42, &ack());
+    let mut writer = PacketWriter::new(&mut frame, 0x1122_3344_5566_7788, 42, 1 << 40, Some(&ack()));
     let part = |operation, index, count| OpPart { operation, index, count };
     writer.write(part(10, 3, 64), region(), 77, [(5, 3), (100, 2)].into_iter());
     writer.read(11, region(), 78, [(u64::MAX - 9, 8)].into_iter());
@@ -60,7 +59,8 @@ fn each_message_comes_back_as_it_was_put() {
     let bytes = packet();
     let packet = Packet::parse(&bytes).unwrap();
     assert!(packet.is_authentic(&key()) && packet.has_messages());
-    assert_eq!((packet.connection(), packet.number(), packet.ack()), (0x1122_3344_5566_7788, 42, ack()));
+    assert_eq!((packet.connection(), packet.number(), packet.used()), (0x1122_3344_5566_7788, 42, 1 << 40));
+    assert_eq!(packet.ack(), Some(ack()));
     assert_eq!(packet.checksum(), Some(crate::crc32c::crc32c(b"12345DATAabc")));
     let messages: Vec<_> = packet.messages().collect::<Result<_, _>>().unwrap();
     let part = |operation, index, count| OpPart { operation, index, count };
@@ -95,7 +95,7 @@ fn the_layout_is_the_vector() {
 #[test]
 fn payload_that_no_message_claims_is_an_error() {
     let mut frame = vec![0; 500];
-    let mut writer = PacketWriter::new(&mut frame, 1, 1, &AckBlock::default());
+    let mut writer = PacketWriter::new(&mut frame, 1, 1, 0, None);
     writer.given_up(1);
     let bytes = writer.finish(5, 0, false, &key());
     let packet = Packet::parse(&frame[..bytes]).unwrap();
@@ -106,11 +106,11 @@ fn payload_that_no_message_claims_is_an_error() {
 #[test]
 fn padding_is_zeros_that_no_message_sees() {
     let mut frame = vec![9; 500];
-    let mut writer = PacketWriter::new(&mut frame, 1, 1, &AckBlock::default());
+    let mut writer = PacketWriter::new(&mut frame, 1, 1, 0, None);
     writer.data(OpPart { operation: 3, index: 0, count: 1 }, 4);
     writer.payload(4).copy_from_slice(b"DATA");
-    assert_eq!(writer.finish(4, 200, true, &key()), 300);
-    let packet = Packet::parse(&frame[..300]).unwrap();
+    assert_eq!(writer.finish(4, 200, true, &key()), 260);
+    let packet = Packet::parse(&frame[..260]).unwrap();
     assert!(packet.is_authentic(&key()));
     assert!(packet.payload[..4] == *b"DATA" && packet.payload[4..].iter().all(|&byte| byte == 0));
     assert_eq!(packet.checksum(), Some(crate::crc32c::crc32c(packet.payload)));

@@ -21,7 +21,7 @@ impl Packets {
     fn with(mut self, ack: AckBlock, payload: usize, messages: impl FnOnce(&mut PacketWriter<'_>)) -> Self {
         let mut frame = vec![0; 1188];
         // Number, id and tag are the target's to fill in.
-        let mut writer = PacketWriter::new(&mut frame, 0, 0, &ack);
+        let mut writer = PacketWriter::new(&mut frame, 0, 0, 0, Some(&ack));
         messages(&mut writer);
         writer.payload(payload).fill(7);
         let bytes = writer.finish(payload, 0, false, &SipKey::new([0; 16]));

@@ -11,7 +11,7 @@ use penstock_core::{Cause, Generation, NoteId, RegionId, Span, Timestamp};
 use penstock_datagram::connection::ConnectionSettings;
 use penstock_datagram::initiator::{EndedOp, MoveRequest, OpKind, ProtocolViolation};
 use penstock_datagram::wire::{FRAME_BYTES_MIN, MemoryRequest, NotifyHead, Packet};
-use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, PacketFate, Piece};
+use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, OutgoingOp, PacketFate, Piece};
 use penstock_transport::{CounterRef, Note};
 
 /// Bytes of the region that the peer may use; its id and generation are 1.
@@ -19,7 +19,7 @@ pub const REGION_BYTES: u64 = 4096;
 const PACKETS_MAX: usize = 200;
 const TAG_BYTES: usize = 8;
 /// The shortest packet: fixed fields, acknowledgement, tag.
-const SHORTEST: usize = 24 + 48 + TAG_BYTES;
+const SHORTEST: usize = 32 + TAG_BYTES;
 const KEY: RegionKey = RegionKey { region: RegionId(1), generation: Generation(1) };
 const HALVES: [[u8; 32]; 2] = [[1; 32], [2; 32]];
 
@@ -34,8 +34,12 @@ fn is_inside(request: &MemoryRequest<'_>) -> bool {
 }
 
 impl LocalSide for Side {
-    fn gather(&mut self, _: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+    fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
         assert_eq!(pieces.iter().map(|piece| piece.len as usize).sum::<usize>(), into.len());
+        if let OutgoingOp::Answer(operation) = op {
+            assert!(self.reads.contains(&operation));
+            assert!(pieces.iter().all(|piece| piece.offset + u64::from(piece.len) <= REGION_BYTES));
+        }
         into.fill(1);
         Ok(())
     }
@@ -64,13 +68,6 @@ impl LocalSide for Side {
         }
         assert!(self.reads.insert(operation), "a READ is opened once");
         Ok(Ok(()))
-    }
-
-    fn answer(&mut self, operation: u64, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        assert!(self.reads.contains(&operation));
-        assert!(pieces.iter().all(|piece| piece.offset + u64::from(piece.len) <= REGION_BYTES));
-        into.fill(2);
-        Ok(())
     }
 
     fn close_read(&mut self, operation: u64) {
