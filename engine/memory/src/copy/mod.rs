@@ -78,7 +78,7 @@ pub fn prefetch_write(window: &Window, offset: u64, len: u64) {
     });
 }
 
-/// An address in each line of cache that these bytes lie in.
+/// An address in each line of cache that these bytes lie in; of a window that begins within a line the last one may be missing.
 fn lines(window: &Window, offset: u64, len: u64) -> impl Iterator<Item = *const u8> {
     let end = offset.saturating_add(len).min(window.len());
     let first = offset.saturating_sub((window.as_ptr() as u64 + offset) % LINE_BYTES);

@@ -99,9 +99,8 @@ pub struct LastRegion {
 impl LastRegion {
     /// The region of this id and generation, if it is still registered.
     pub fn find(&mut self, registry: &Registry, key: RegionKey) -> Option<Arc<Region>> {
-        let found = self.hold(registry, key).cloned();
-        self.release();
-        found
+        let is_there = self.hold(registry, key).is_some();
+        self.held.take().filter(|_| is_there)
     }
 
     /// The same without a count for each call: it is kept until [`LastRegion::release`]. A count is an atomic operation, which waits
