@@ -24,7 +24,7 @@ use crate::region::{Pool, Region, rights_of};
 use crate::told::{Notifications, take_notifications};
 use crate::transfer::{Transfer, ended_of};
 use crate::values::{Handle, c_text, milliseconds, read_bytes, read_handles, read_text};
-use crate::waits::{aside, in_slices};
+use crate::waits::{aside, attach_anew, attach_no_more, attached, in_slices};
 
 /// A century, which no wait is longer than.
 const EVER_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
@@ -137,7 +137,7 @@ impl Open {
             let (held, answer) = held.map_or_else(|failure| (Vec::new(), Err(failure)), |held| (held, Ok(())));
             *self.close.lock().unwrap_or_else(PoisonError::into_inner) = Close::Over(held);
             self.closed.notify_all();
-            Python::try_attach(|py| {
+            attached(|py| {
                 let loops = py.import("penstock._loop").and_then(|loops| loops.call_method1("closed", (self.handle,)));
                 loops.map(drop).unwrap_or_else(|error| log::not_now(py, error));
             });
@@ -195,7 +195,7 @@ impl Drop for Open {
             return;
         }
         let close = || drop(self.close(EXIT_MS));
-        if Python::try_attach(|py| undisturbed(py, || py.detach(close))).is_none() {
+        if attached(|py| undisturbed(py, || py.detach(close))).is_none() {
             close();
         }
     }
@@ -216,6 +216,7 @@ pub(crate) fn close_all(py: Python<'_>) {
                 });
             }
         });
+        attach_no_more();
     });
     log::hand_over(py);
 }
@@ -224,6 +225,7 @@ pub(crate) fn close_all(py: Python<'_>) {
 #[pyfunction(name = "_forget_all")]
 pub(crate) fn forget_all() {
     IS_EXITING.store(false, Relaxed);
+    attach_anew();
     OPEN.store(Box::into_raw(Box::default()), Ordering::Release);
 }
 

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use crate::buffer::{View, has_buffer};
 use crate::dlpack::Tensor;
 use crate::error::{invalid, undisturbed, unsupported};
+use crate::waits::attached;
 
 /// Memory of a Python object, which stays where it is as long as this lives.
 pub(crate) struct Memory {
@@ -137,7 +138,7 @@ impl Drop for Memory {
         // SAFETY: it is not used again.
         let keeper = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.keeper) });
         // Without an interpreter nobody can take it back: it stays.
-        let _ = Python::try_attach(|py| undisturbed(py, || drop(ManuallyDrop::into_inner(keeper))));
+        let _ = attached(|py| undisturbed(py, || drop(ManuallyDrop::into_inner(keeper))));
     }
 }
 

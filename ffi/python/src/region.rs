@@ -15,7 +15,7 @@ use crate::library::*;
 use crate::quarantine::Quarantine;
 use crate::told::Counter;
 use crate::values::{Handle, c_text, milliseconds, read_list};
-use crate::waits::aside;
+use crate::waits::{aside, attached};
 
 /// Rights in letters.
 pub(crate) fn rights_of(letters: &str) -> PyResult<u32> {
@@ -86,7 +86,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // The last handle of a pool unmaps it, which takes its time.
         let mut handle = Some(std::mem::replace(&mut self.handle, Handle::new(0)));
-        Python::try_attach(|py| py.detach(|| drop(handle.take())));
+        attached(|py| py.detach(|| drop(handle.take())));
     }
 }
 

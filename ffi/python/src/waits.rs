@@ -1,7 +1,8 @@
 //! Waits that end with Ctrl-C: in slices between which the interpreter looks at its signals.
 
-use std::sync::atomic::AtomicI32;
-use std::sync::atomic::Ordering::Relaxed;
+use std::cell::Cell;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI32, AtomicUsize};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,7 @@ fn by_another_thread<T: Send + 'static>(
 ) -> PyResult<Result<T, Box<Failure>>> {
     let (answer, answered) = mpsc::channel();
     let run = move || {
+        IS_OWN.set(true);
         // Nobody may be waiting any more.
         let _ = answer.send(body());
     };
@@ -72,6 +74,44 @@ fn by_another_thread<T: Send + 'static>(
             }
         }
     }
+}
+
+thread_local! {
+    /// Whether this thread is one of `by_another_thread`: the interpreter knows nothing of it, and does not wait for it when the program ends.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How many of those threads have the interpreter's lock or wait for it, and `NO_MORE` once the program ends: whoever asks an interpreter for
+/// it that is about to go is ended in the middle of its call, and the whole process with it.
+static ATTACHED: AtomicUsize = AtomicUsize::new(0);
+const NO_MORE: usize = 1 << (usize::BITS - 1);
+
+/// Does something with the interpreter's lock, in any thread. None where there is no interpreter, or soon will be none.
+pub(crate) fn attached<T>(act: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    if !IS_OWN.get() {
+        return Python::try_attach(act);
+    }
+    let done = match ATTACHED.fetch_add(1, Acquire) & NO_MORE {
+        0 => Python::try_attach(act),
+        _ => None,
+    };
+    ATTACHED.fetch_sub(1, Release);
+    done
+}
+
+/// From now on no thread of this module asks for the interpreter's lock. The caller does not hold it: who does, or waits for it, goes first.
+pub(crate) fn attach_no_more() {
+    let until = Instant::now() + REST;
+    let mut attached = ATTACHED.fetch_or(NO_MORE, AcqRel) & !NO_MORE;
+    while attached > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+        attached = ATTACHED.load(Acquire) & !NO_MORE;
+    }
+}
+
+/// A forked child has none of its parent's threads.
+pub(crate) fn attach_anew() {
+    ATTACHED.store(0, Relaxed);
 }
 
 /// Where the program ends, its engines are closed under threads that wait. They would raise that, and the interpreter, which is about to end them,
