@@ -376,7 +376,7 @@ impl DatagramConnection {
         if self.statistics.received == 0 && ack.as_ref().is_some_and(|ack| ack.highest == 0) {
             // The peer has begun later than this side: what was sent before found nobody.
             let Self { packets, initiator, target, note_credit, .. } = self;
-            packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
+            packets.give_up(usize::MAX, |item| on_lost(item, initiator, target, note_credit));
         }
         for message in packet.messages() {
             match message {
@@ -520,9 +520,13 @@ impl DatagramConnection {
                 // All is done here, and the target's word that it is there as well is lost: something has to ask for it.
                 note_credit.get_or_insert(self.note_lines);
             }
-            packets.give_up_all(|item| on_lost(item, initiator, target, note_credit));
-            statistics.timeouts += 1;
-            self.congestion.on_timeout(now);
+            // The first time one packet asks: what is said of it tells which of the others are lost, and often none is.
+            let asks = self.timeouts == 0 && packets.bytes() > 0;
+            packets.give_up(if asks { 1 } else { usize::MAX }, |item| on_lost(item, initiator, target, note_credit));
+            if !asks {
+                statistics.timeouts += 1;
+                self.congestion.on_timeout(now);
+            }
             (self.timeouts, self.progress_at, self.is_excused) = (self.timeouts + 1, now, false);
         }
         if self.owes_nothing() {

@@ -17,6 +17,8 @@ const REMEMBERED: u64 = 64 * ACK_WORDS as u64;
 const REMEMBERED_MAX: u64 = 1024;
 /// Steps of the reordering window, each a quarter of the smallest round trip.
 const REORDER_STEPS_MAX: u32 = 64;
+/// After so many packets that were lost indeed it is half as wide.
+const LOST_FOR_LESS: u32 = 16;
 /// What a step is at least: packets of one burst overtake each other on two cores.
 const REORDER_MIN: Duration = Duration::from_micros(100);
 
@@ -49,7 +51,10 @@ enum SentState {
     UnderWay,
     /// Acknowledged, or a packet that carries nothing.
     Settled,
+    /// Given up because a later one had arrived.
     Lost,
+    /// Given up because nothing was heard.
+    TimedOut,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +103,8 @@ pub struct InFlightPackets {
     round_trip: Duration,
     smallest: Option<Duration>,
     reorder_steps: u32,
+    /// Packets that were given up since one that was had been overtaken, or since the reordering window became smaller.
+    lost_since_overtaken: u32,
     lost: u64,
     /// When one of them will count as lost, if nothing is heard.
     loss_at: Option<Timestamp>,
@@ -156,7 +163,7 @@ impl InFlightPackets {
         if ack.highest >= self.next_number() {
             return Err(NeverSent);
         }
-        let mut acked = Acked::default();
+        let (mut acked, mut overtaken) = (Acked::default(), 0);
         let delay = Duration::from_nanos(ack.delay_ns.into());
         let was_highest = self.highest_acked;
         self.highest_acked = was_highest.max(ack.highest);
@@ -168,11 +175,13 @@ impl InFlightPackets {
             if !is_named || sent.state == SentState::Settled {
                 continue;
             }
-            if sent.state == SentState::Lost {
-                acked.spurious += 1;
-            } else {
-                self.bytes -= u64::from(sent.bytes);
-                acked.bytes += u64::from(sent.bytes);
+            match sent.state {
+                SentState::Lost => overtaken += 1,
+                SentState::TimedOut => acked.spurious += 1,
+                _ => {
+                    self.bytes -= u64::from(sent.bytes);
+                    acked.bytes += u64::from(sent.bytes);
+                }
             }
             sent.state = SentState::Settled;
             self.items.range(sent.range(self.items_gone)).for_each(|&item| settle(item));
@@ -186,9 +195,10 @@ impl InFlightPackets {
                 self.smallest = Some(self.smallest.map_or(round_trip, |smallest| smallest.min(round_trip)));
             }
         }
-        if acked.spurious > 0 {
-            self.reorder_steps = (self.reorder_steps + 1).min(REORDER_STEPS_MAX);
+        if overtaken > 0 {
+            (self.reorder_steps, self.lost_since_overtaken) = ((self.reorder_steps + 1).min(REORDER_STEPS_MAX), 0);
         }
+        acked.spurious += overtaken;
         Ok(acked)
     }
 
@@ -217,30 +227,29 @@ impl InFlightPackets {
                 break;
             }
             sent.state = SentState::Lost;
-            self.lost += 1;
+            (self.lost, self.lost_since_overtaken) = (self.lost + 1, self.lost_since_overtaken + 1);
             lost += u64::from(sent.bytes);
             self.bytes -= u64::from(sent.bytes);
             self.items.range(sent.range(self.items_gone)).for_each(|&item| lose(item));
+        }
+        if self.lost_since_overtaken >= LOST_FOR_LESS {
+            (self.reorder_steps, self.lost_since_overtaken) = (self.reorder_steps / 2, 0);
         }
         self.prune();
         lost
     }
 
-    /// Gives up all that is under way: nothing was heard for long.
-    pub fn give_up_all(&mut self, mut lose: impl FnMut(PacketItem)) -> u64 {
-        let mut lost = 0;
-        for sent in self.sent.range_mut((self.lowest - self.first) as usize..) {
-            if sent.state == SentState::UnderWay {
-                sent.state = SentState::Lost;
-                self.lost += 1;
-                lost += u64::from(sent.bytes);
-                self.items.range(sent.range(self.items_gone)).for_each(|&item| lose(item));
-            }
+    /// Gives up the oldest packets that are under way, at most so many: nothing was heard for long.
+    pub fn give_up(&mut self, packets: usize, mut lose: impl FnMut(PacketItem)) {
+        let under_way = self.sent.range_mut((self.lowest - self.first) as usize..);
+        for sent in under_way.filter(|sent| sent.state == SentState::UnderWay).take(packets) {
+            sent.state = SentState::TimedOut;
+            self.lost += 1;
+            self.bytes -= u64::from(sent.bytes);
+            self.items.range(sent.range(self.items_gone)).for_each(|&item| lose(item));
         }
-        self.bytes = 0;
         self.loss_at = None;
         self.prune();
-        lost
     }
 
     /// When [`InFlightPackets::detect`] would find something.
@@ -263,7 +272,7 @@ impl InFlightPackets {
             let is_over = match front.state {
                 SentState::UnderWay => false,
                 SentState::Settled => true,
-                SentState::Lost => {
+                SentState::Lost | SentState::TimedOut => {
                     self.first + REMEMBERED < self.highest_acked || self.sent.len() as u64 > REMEMBERED_MAX
                 }
             };
@@ -331,6 +340,35 @@ mod tests {
         assert_eq!((fates.settled, acked.spurious), (vec![1], 1));
         assert!(packets.reorder_window() >= before);
         assert_eq!(packets.span(), 0, "nothing is left to remember");
+    }
+
+    #[test]
+    fn only_packets_that_were_overtaken_widen_the_reordering_window_and_lost_ones_narrow_it() {
+        let mut packets = sent(3);
+        packets.give_up(1, |_| ());
+        assert_eq!(packets.bytes(), 200);
+        packets.give_up(usize::MAX, |_| ());
+        assert_eq!(take(&mut packets, &ack(3, 0b11), at(1000)).1.spurious, 3);
+        assert_eq!(packets.reorder_steps, 0, "nothing was overtaken: nothing was heard at all");
+        // Two leave, the second one arrives, and later the first one is given up.
+        let pair = |packets: &mut InFlightPackets, from: u32| {
+            let first = packets.next_number();
+            for next in 0..2 {
+                packets.insert(at(from + next), 100, &[PacketItem::Read(first + u64::from(next))]);
+            }
+            assert_eq!(take(packets, &ack(first + 1, 0), at(from + 100)).0.settled, [first + 1]);
+            assert_eq!(packets.detect(at(from + 9000), |_| ()), 100);
+            first + 1
+        };
+        for round in 1..=8 {
+            let highest = pair(&mut packets, 10_000 * round);
+            assert_eq!(take(&mut packets, &ack(highest, 1), at(10_000 * round + 9100)).1.spurious, 1);
+        }
+        assert_eq!(packets.reorder_steps, 8);
+        for round in 1..=LOST_FOR_LESS {
+            pair(&mut packets, 100_000 + 10_000 * round);
+        }
+        assert_eq!(packets.reorder_steps, 4);
     }
 
     #[test]
