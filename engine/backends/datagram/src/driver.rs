@@ -28,13 +28,15 @@ impl DatagramDriver {
 impl Driver for DatagramDriver {
     fn turn(&mut self) -> bool {
         let Self { hub, ready } = self;
-        let env = &hub.env;
-        hub.lock().turn(|| env.now(), |peer_index| ready.mark(peer_index))
+        hub.turn(|peer_index| ready.mark(peer_index))
     }
 
     fn rest(&mut self, now: Timestamp) -> Rest {
-        let until = self.hub.lock().due();
-        if until <= now + NAP_MIN { Rest::Busy } else { Rest::Until(until) }
+        match self.hub.rest() {
+            Ok(until) if until > now + NAP_MIN => Rest::Until(until),
+            // Who cannot be woken does not sleep.
+            _ => Rest::Busy,
+        }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

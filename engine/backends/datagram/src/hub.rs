@@ -22,7 +22,7 @@ use crate::port::{BurstSent, Port, PortFacts};
 use crate::side::Side;
 
 /// Bursts that one look at a lane sends.
-const BURSTS_PER_POLL: usize = 2;
+const BURSTS_PER_POLL: usize = 4;
 /// A port that took no more is asked again after so long.
 const BLOCKED_FOR: Duration = Duration::from_micros(60);
 /// What to do where not one packet comes.
@@ -35,7 +35,7 @@ pub(crate) struct Hub {
     pub(crate) env: Arc<dyn TransportEnv>,
     worker: usize,
     open: OpenPort,
-    /// What the worker sleeps on: it has the port's descriptor in it, once there is one.
+    /// What the worker sleeps on: it has the port's descriptor in it while that is watched.
     epoll: OwnedFd,
     connections: Mutex<Connections>,
 }
@@ -73,6 +73,8 @@ struct Place {
 pub(crate) struct Connections {
     /// None before the first session: an engine that meets nobody this way receives nothing.
     port: Option<Box<dyn Port>>,
+    /// Whether the port's descriptor is in what the worker sleeps on. While packets come it is not: the kernel would look for sleepers with each.
+    is_watched: bool,
     buffer: ReceiveBuffer,
     places: Vec<Place>,
     free: Vec<u16>,
@@ -88,6 +90,7 @@ impl Hub {
     pub(crate) fn new(env: Arc<dyn TransportEnv>, worker: usize, open: OpenPort) -> io::Result<Self> {
         let connections = Connections {
             port: None,
+            is_watched: false,
             buffer: ReceiveBuffer::new(0),
             places: Vec::new(),
             free: Vec::new(),
@@ -106,15 +109,26 @@ impl Hub {
     /// What the worker's port is, and the longest packet from it to this address. It is opened now if it was not before.
     pub(crate) fn port(&self, to: SocketAddr) -> io::Result<(PortFacts, usize)> {
         let mut connections = self.lock();
-        let Connections { port, buffer, .. } = &mut *connections;
-        if port.is_none() {
+        if connections.port.is_none() {
             let opened = (self.open)(self.worker)?;
-            epoll::add(&self.epoll, opened.descriptor(), EventData::new_u64(0), EventFlags::IN)?;
-            *buffer = ReceiveBuffer::new(opened.facts().receive_bytes);
-            *port = Some(opened);
+            connections.buffer = ReceiveBuffer::new(opened.facts().receive_bytes);
+            connections.port = Some(opened);
+            connections.watch(&self.epoll)?; // The worker may be asleep.
         }
-        let port = port.as_ref().expect("it was opened just now");
+        let port = connections.port.as_ref().expect("it was opened just now");
         Ok((port.facts().clone(), port.frame_bytes(to)?))
+    }
+
+    /// Takes what has come, and marks the lanes that have something to do. Returns whether anything had.
+    pub(crate) fn turn(&self, mark: impl FnMut(usize)) -> bool {
+        self.lock().turn(|| self.env.now(), &self.epoll, mark)
+    }
+
+    /// The worker is about to sleep on the descriptor. Answers until when it may.
+    pub(crate) fn rest(&self) -> io::Result<Timestamp> {
+        let mut connections = self.lock();
+        connections.watch(&self.epoll)?;
+        Ok(connections.due)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connections> {
@@ -229,14 +243,17 @@ impl Connections {
         self.endpoint(id).is_some_and(|endpoint| endpoint.fault.is_none() && endpoint.connection.is_under_way())
     }
 
-    /// When the next lane wants to be looked at.
-    pub(crate) fn due(&self) -> Timestamp {
-        self.due
+    /// From now on the port's packets wake who sleeps on this.
+    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        if let Some(port) = self.port.as_ref().filter(|_| !self.is_watched) {
+            epoll::add(epoll, port.descriptor(), EventData::new_u64(0), EventFlags::IN)?;
+            self.is_watched = true;
+        }
+        Ok(())
     }
 
-    /// Takes what has come, and marks the lanes that have something to do. Returns whether anything had.
-    pub(crate) fn turn(&mut self, now: impl Fn() -> Timestamp, mut mark: impl FnMut(usize)) -> bool {
-        let Self { port: Some(port), places, strangers, due, .. } = self else { return false };
+    fn turn(&mut self, now: impl Fn() -> Timestamp, epoll: &OwnedFd, mut mark: impl FnMut(usize)) -> bool {
+        let Self { port: Some(port), is_watched, places, strangers, due, .. } = self else { return false };
         let mut read = None;
         let came = port.receive(&mut |train| {
             // For each: a port asks its socket several times, and a packet that counts as come before it was there makes the path
@@ -261,6 +278,9 @@ impl Connections {
         });
         if came == 0 && *due == Timestamp::NEVER {
             return false;
+        }
+        if came > 0 && *is_watched {
+            *is_watched = epoll::delete(epoll, port.descriptor()).is_err();
         }
         let now = read.unwrap_or_else(&now);
         if came == 0 && *due > now {
@@ -441,6 +461,7 @@ mod tests {
     fn an_id_is_used_once_though_its_place_is_used_again() {
         let mut connections = Connections {
             port: None,
+            is_watched: false,
             buffer: ReceiveBuffer::new(0),
             places: Vec::new(),
             free: Vec::new(),

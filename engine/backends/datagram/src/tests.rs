@@ -20,6 +20,7 @@ use penstock_transport::{
     Batch, Driver, Failure, Lane, LaneEvents, LaneFault, LocalEnd, Note, NotifyPosted, NotifyRequest, PacketStatistics,
     PostError, Posted, RemoteEnd, RemoteMemory, Rest, Revisions, TargetMediatedMemory, Transport,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::port::{BurstSent, Port, PortFacts, Train};
 use crate::{DatagramOptions, DatagramTransport, OpenPort};
@@ -41,6 +42,8 @@ struct Wire {
     /// Every packet vanishes between the ports.
     is_cut: bool,
     open_ports: usize,
+    /// What makes the descriptor of each side's port readable.
+    bells: [Option<io::PipeWriter>; 2],
     /// How long a worker stands still before each packet that it receives; what it receives comes meanwhile.
     stands_still: Duration,
 }
@@ -64,7 +67,7 @@ struct ModelPort {
     model: Model,
     side: usize,
     facts: PortFacts,
-    silent: OwnedFd,
+    bell: OwnedFd,
 }
 
 fn address(side: usize) -> SocketAddr {
@@ -119,7 +122,7 @@ impl Port for ModelPort {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.silent.as_fd()
+        self.bell.as_fd()
     }
 }
 
@@ -193,7 +196,9 @@ fn joined() -> (Model, [Side; 2]) {
                 needs_checksums: true,
                 joins_equal: true,
             };
-            Ok(Box::new(ModelPort { model: shared.clone(), side, facts, silent: io::pipe()?.0.into() }))
+            let (bell, rings) = io::pipe()?;
+            shared.0.lock().unwrap().bells[side] = Some(rings);
+            Ok(Box::new(ModelPort { model: shared.clone(), side, facts, bell: bell.into() }))
         });
         let options = DatagramOptions::default();
         let transport = DatagramTransport::new(Arc::clone(&segments), registry, env, open, options).unwrap();
@@ -445,6 +450,27 @@ fn strangers_and_forgers_wake_no_lane() {
     sides[1].lane = None;
     assert_eq!(sides[1].transport.peer_packets(PEER), None);
     assert_eq!(sides[1].transport.packets(), Some(all), "what is over is still counted");
+}
+
+#[test]
+fn packets_wake_a_worker_that_sleeps_and_look_for_none_that_works() {
+    let (model, mut sides) = session();
+    let (now, key) = (model.now(), sides[1].key());
+    let is_woken = |side: &Side| {
+        let mut fds = [PollFd::from_borrowed_fd(side.driver.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    };
+    assert_eq!(sides[1].driver.rest(now), Rest::Until(Timestamp::NEVER));
+    assert!(!is_woken(&sides[1]));
+    let rung = model.0.lock().unwrap().bells[1].as_mut().map(|bell| io::Write::write_all(bell, &[0]));
+    rung.expect("its port is open").unwrap();
+    assert!(is_woken(&sides[1]));
+    sides[0].post(Direction::Write, key, 1, Span { local: 0, remote: 0, len: 100 }).unwrap();
+    sides[1].turn();
+    assert!(!is_woken(&sides[1]), "it looks by itself");
+    run(&model, &mut sides, MS);
+    assert_eq!(sides[1].driver.rest(model.now()), Rest::Until(Timestamp::NEVER));
+    assert!(is_woken(&sides[1]), "what is there before a sleep ends it as well");
 }
 
 #[test]

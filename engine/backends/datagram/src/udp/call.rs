@@ -95,6 +95,29 @@ std::thread_local! {
     pub(super) static KERNEL: std::cell::Cell<Option<Kernel>> = const { std::cell::Cell::new(None) };
 }
 
+const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// A run as the kernel wants it told. It names all four, which have to be there as long as it is used.
+fn message(
+    to: &SocketAddrAny,
+    run: &PacketRun<'_>,
+    control: &mut SegmentControl,
+    vector: &mut libc::iovec,
+) -> libc::msghdr {
+    // SAFETY: a plain structure of numbers and pointers, for which zeros mean: no name, no bytes, no control data.
+    let mut head: libc::msghdr = unsafe { mem::zeroed() };
+    // The kernel reads the name and the bytes and never writes them, whatever the types of the fields say.
+    (head.msg_name, head.msg_namelen) = (to.as_ptr().cast_mut().cast(), to.addr_len());
+    *vector = libc::iovec { iov_base: run.bytes.as_ptr().cast_mut().cast(), iov_len: run.bytes.len() };
+    (head.msg_iov, head.msg_iovlen) = (&raw mut *vector, 1);
+    if let Some(packet_bytes) = run.packet_bytes {
+        control.set(packet_bytes);
+        head.msg_control = (&raw mut *control).cast();
+        head.msg_controllen = size_of::<SegmentControl>() as _;
+    }
+    head
+}
+
 /// Sends runs, of which there are one to [`RUNS_MAX`], without waiting. Returns how many have left: one at least.
 pub(super) fn send(socket: BorrowedFd<'_>, to: &SocketAddrAny, runs: &[PacketRun<'_>]) -> Result<usize> {
     #[cfg(test)]
@@ -103,25 +126,23 @@ pub(super) fn send(socket: BorrowedFd<'_>, to: &SocketAddrAny, runs: &[PacketRun
         Some(Err(error)) => return Err(Error::from_raw_os_error(error)),
         None => runs,
     };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if let [run] = runs {
+        let (mut control, mut vector) = (SegmentControl::empty(), EMPTY);
+        let message = message(to, run, &mut control, &mut vector);
+        // SAFETY: as below, of one message.
+        again(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })?;
+        return Ok(1);
+    }
     let mut controls = [SegmentControl::empty(); RUNS_MAX];
     // SAFETY: plain structures of numbers and pointers, for which zeros mean: no name, no bytes, no control data.
     let (mut vectors, mut messages): ([libc::iovec; RUNS_MAX], [libc::mmsghdr; RUNS_MAX]) = unsafe { mem::zeroed() };
     let places = controls.iter_mut().zip(&mut vectors).zip(&mut messages);
     let mut count = 0;
-    for (run, ((control, vector), message)) in runs.iter().zip(places) {
-        let head = &mut message.msg_hdr;
-        // The kernel reads the name and the bytes and never writes them, whatever the types of the fields say.
-        (head.msg_name, head.msg_namelen) = (to.as_ptr().cast_mut().cast(), to.addr_len());
-        *vector = libc::iovec { iov_base: run.bytes.as_ptr().cast_mut().cast(), iov_len: run.bytes.len() };
-        (head.msg_iov, head.msg_iovlen) = (&raw mut *vector, 1);
-        if let Some(packet_bytes) = run.packet_bytes {
-            control.set(packet_bytes);
-            head.msg_control = (&raw mut *control).cast();
-            head.msg_controllen = size_of::<SegmentControl>() as _;
-        }
+    for (run, ((control, vector), place)) in runs.iter().zip(places) {
+        place.msg_hdr = message(to, run, control, vector);
         count += 1;
     }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: `count` messages are filled in. What they name lives until after the call: the name and the bytes are
     // borrowed by the arguments and only read, the lists and the control data are this function's.
     let sent =
