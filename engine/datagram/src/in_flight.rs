@@ -268,22 +268,20 @@ impl InFlightPackets {
         while self.sent.get((self.lowest - self.first) as usize).is_some_and(is_over) {
             self.lowest += 1;
         }
-        while let Some(front) = self.sent.front() {
-            let is_over = match front.state {
-                SentState::UnderWay => false,
-                SentState::Settled => true,
-                SentState::Lost | SentState::TimedOut => {
-                    self.first + REMEMBERED < self.highest_acked || self.sent.len() as u64 > REMEMBERED_MAX
-                }
-            };
-            if !is_over {
-                return;
+        let is_over = |(sent, number): &(&Sent, u64)| match sent.state {
+            SentState::UnderWay => false,
+            SentState::Settled => true,
+            SentState::Lost | SentState::TimedOut => {
+                number + REMEMBERED < self.highest_acked
+                    || self.first + self.sent.len() as u64 - number > REMEMBERED_MAX
             }
-            self.items_gone += u64::from(front.items);
-            self.items.drain(..usize::from(front.items));
-            self.sent.pop_front();
-            self.first += 1;
-        }
+        };
+        let over = self.sent.iter().zip(self.first..).take_while(is_over).count();
+        // At once: they are many, and each costs as much as all.
+        let items: usize = self.sent.drain(..over).map(|sent| usize::from(sent.items)).sum();
+        self.items.drain(..items);
+        self.items_gone += items as u64;
+        self.first += over as u64;
     }
 }
 
