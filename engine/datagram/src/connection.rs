@@ -10,7 +10,7 @@ mod transmit;
 use std::time::Duration;
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_core::{Cause, Span, Timestamp};
+use penstock_core::{Cause, Timestamp};
 use penstock_transport::{CounterRef, Note};
 
 use self::transmit::Selection;
@@ -208,8 +208,9 @@ pub struct DatagramConnection {
     blocked_until: Option<Timestamp>,
     /// What the packet that is being put together carries.
     selection: Selection,
-    spans: Vec<Span>,
+    /// Where its bytes are in this side's memory: all of its WRITEs, and one answer to a READ.
     pieces: Vec<Piece>,
+    answer_pieces: Vec<Piece>,
     statistics: ConnectionStatistics,
 }
 
@@ -244,8 +245,8 @@ impl DatagramConnection {
             answers_turn: false,
             blocked_until: None,
             selection: Selection::default(),
-            spans: Vec::with_capacity(SPANS_PER_POST),
             pieces: Vec::with_capacity(SPANS_PER_POST),
+            answer_pieces: Vec::with_capacity(SPANS_PER_POST),
             statistics: ConnectionStatistics::default(),
         }
     }

@@ -140,7 +140,7 @@ impl InFlightPackets {
         let state = if items.is_empty() { SentState::Settled } else { SentState::UnderWay };
         let first_item = self.items_gone + self.items.len() as u64;
         self.sent.push_back(Sent { at: now, bytes: bytes as u32, items: items.len() as u16, state, first_item });
-        self.items.extend(items);
+        items.iter().for_each(|&item| self.items.push_back(item));
         match state {
             SentState::UnderWay => self.bytes += bytes as u64,
             _ => self.prune(),
@@ -169,8 +169,8 @@ impl InFlightPackets {
         self.highest_acked = was_highest.max(ack.highest);
         // It names none below.
         let from = ack.highest.saturating_sub(REMEMBERED).max(self.first);
-        for number in from..=ack.highest {
-            let Some(sent) = self.sent.get_mut((number - self.first) as usize) else { break };
+        let named = self.sent.range_mut(((from - self.first) as usize).min(self.sent.len())..);
+        for (number, sent) in (from..=ack.highest).zip(named) {
             let is_named = number == ack.highest || ack.received.has(ack.highest - 1 - number);
             if !is_named || sent.state == SentState::Settled {
                 continue;
@@ -184,7 +184,7 @@ impl InFlightPackets {
                 }
             }
             sent.state = SentState::Settled;
-            self.items.range(sent.range(self.items_gone)).for_each(|&item| settle(item));
+            sent.range(self.items_gone).for_each(|index| settle(self.items[index]));
             if sent.at >= self.newest_acked {
                 self.newest_acked = sent.at;
                 self.round_trip = now.since(sent.at).saturating_sub(delay);

@@ -124,7 +124,7 @@ impl Op {
     }
 
     /// Where a part's bytes are: spans and the range within each.
-    fn pieces(&self, index: u8) -> impl Iterator<Item = Span> + Clone + '_ {
+    fn pieces(&self, index: u8) -> impl ExactSizeIterator<Item = Span> + Clone + '_ {
         let cut = self.cuts[usize::from(index)];
         let (mut from, mut left) = (u64::from(cut.within), u64::from(cut.bytes));
         self.spans[usize::from(cut.span)..].iter().take(cut.pieces.into()).map(move |span| {
@@ -548,7 +548,7 @@ impl Initiator {
     }
 
     /// Pieces of a WRITE's part: local offset, remote offset, length.
-    pub fn pieces(&self, part: OpPart) -> impl Iterator<Item = Span> + Clone + '_ {
+    pub fn pieces(&self, part: OpPart) -> impl ExactSizeIterator<Item = Span> + Clone + '_ {
         self.ops[slot(part.operation)].pieces(part.index)
     }
 

@@ -175,17 +175,19 @@ impl DatagramConnection {
         }
         let ack = words.map(|words| self.ack(now, words));
         let least = self.padded_to(now);
-        let Self { initiator, target, selection, spans, pieces, settings, keys, .. } = self;
+        let Self { initiator, target, selection, pieces, answer_pieces, settings, keys, .. } = self;
         let mut writer =
             PacketWriter::new(frame, settings.remote_connection, number, self.send_credit.used(), ack.as_ref());
-        spans.clear();
+        pieces.clear();
         for &item in &selection.items {
             match item {
                 PacketItem::Write(part) => {
                     let (key, revision, _) = initiator.request(part.operation);
-                    let first = spans.len();
-                    spans.extend(initiator.pieces(part));
-                    writer.write(part, key, revision, spans[first..].iter().map(|span| (span.remote, span.len as u32)));
+                    let extents = initiator.pieces(part).map(|span| {
+                        pieces.push(Piece { offset: span.local, len: span.len as u32 });
+                        (span.remote, span.len as u32)
+                    });
+                    writer.write(part, key, revision, extents);
                 }
                 PacketItem::Read(operation) => {
                     let (key, revision, spans) = initiator.request(operation);
@@ -204,19 +206,18 @@ impl DatagramConnection {
                 PacketItem::Credit(lines) => writer.credit(lines),
             }
         }
-        let (mut payload, mut spans) = (writer.payload(selection.payload), &spans[..]);
+        let (mut payload, mut pieces) = (writer.payload(selection.payload), &pieces[..]);
         for &item in &selection.items {
-            let op = match item {
+            let (op, own, bytes) = match item {
                 PacketItem::Write(part) => {
-                    let (own, rest) = spans.split_at(initiator.part_size(part).0);
-                    spans = rest;
-                    pieces.clear();
-                    pieces.extend(own.iter().map(|span| Piece { offset: span.local, len: span.len as u32 }));
-                    OutgoingOp::Write(part.operation)
+                    let (count, bytes) = initiator.part_size(part);
+                    let (own, rest) = pieces.split_at(count);
+                    pieces = rest;
+                    (OutgoingOp::Write(part.operation), own, bytes)
                 }
                 PacketItem::Data(part) => {
-                    target.answer_pieces(part, pieces);
-                    OutgoingOp::Answer(part.operation)
+                    target.answer_pieces(part, answer_pieces);
+                    (OutgoingOp::Answer(part.operation), &answer_pieces[..], target.answer_bytes(part))
                 }
                 PacketItem::Notify(part) => {
                     let (_, bytes) = initiator.note(part);
@@ -227,9 +228,9 @@ impl DatagramConnection {
                 }
                 _ => continue,
             };
-            let (into, rest) = payload.split_at_mut(size_of_pieces(pieces));
+            let (into, rest) = payload.split_at_mut(bytes);
             payload = rest;
-            side.gather(op, pieces, into).map_err(|cause| (item, cause))?;
+            side.gather(op, own, into).map_err(|cause| (item, cause))?;
             // While this packet is written, bytes of later ones come from memory.
             if let PacketItem::Write(part) = item
                 && let Some(later) = initiator.later(part, PREFETCHED_BYTES.div_ceil(selection.payload.max(1)))
@@ -279,10 +280,6 @@ impl DatagramConnection {
             }
         }
     }
-}
-
-fn size_of_pieces(pieces: &[Piece]) -> usize {
-    pieces.iter().map(|piece| piece.len as usize).sum()
 }
 
 impl Selection {

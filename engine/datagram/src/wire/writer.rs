@@ -151,7 +151,9 @@ impl<'a> PacketWriter<'a> {
         let Self { frame, at, messages, flags } = self;
         let end = at + TAG_BYTES;
         // The frame has bytes of earlier packets in it, for other peers.
-        frame[end + bytes..end + bytes + padding].fill(0);
+        if padding > 0 {
+            frame[end + bytes..end + bytes + padding].fill(0);
+        }
         let bytes = bytes + padding;
         let checksum = if is_checked { crate::crc32c::crc32c(&frame[end..end + bytes]) } else { 0 };
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
