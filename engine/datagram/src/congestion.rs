@@ -51,8 +51,8 @@ pub struct Congestion {
     base_since: Timestamp,
     /// The window shrinks for loss again only then.
     shrinks_after: Timestamp,
-    /// What the window was before it shrank for timeouts of which nobody knows yet whether anything was lost.
-    before_timeouts: u64,
+    /// What the window was, and below what it doubled, before it shrank for timeouts of which nobody knows yet whether anything was lost.
+    before_timeouts: Option<(u64, u64)>,
     /// Bytes acknowledged and lost in this round trip, and the quickest packet of it.
     round: (u64, u64),
     quickest: Duration,
@@ -75,7 +75,7 @@ impl Congestion {
             base: [Duration::MAX; 2],
             base_since: Timestamp::default(),
             shrinks_after: Timestamp::default(),
-            before_timeouts: 0,
+            before_timeouts: None,
             round: (0, 0),
             quickest: Duration::MAX,
             samples: 0,
@@ -112,10 +112,13 @@ impl Congestion {
         LENIENCE.mul_f64(of_all.clamp(0.0, 1.0))
     }
 
-    /// For how long nothing is heard before what is under way counts as lost, doubled so often.
-    pub fn timeout(&self, doublings: u32) -> Duration {
+    /// For how long nothing is heard before what is under way counts as lost, doubled so often. It is no longer than `longest`, unless a round
+    /// trip is: what is repeated sooner is repeated for nothing, for ever.
+    pub fn timeout(&self, doublings: u32, longest: Duration) -> Duration {
         let once = if self.smoothed.is_zero() { TIMEOUT_FIRST } else { self.smoothed + 4 * self.variation };
-        once.max(TIMEOUT_MIN).saturating_mul(1 << doublings.min(8)).min(TIMEOUT_MAX)
+        let once = once.max(TIMEOUT_MIN);
+        let (doubled, longest) = (once.saturating_mul(1 << doublings.min(8)), longest.min(TIMEOUT_MAX));
+        if self.smoothed.is_zero() { doubled.min(longest) } else { doubled.min(longest.max(once)) }
     }
 
     /// When the next packet may leave although the window is smaller than one: after the last one of so many bytes.
@@ -154,17 +157,17 @@ impl Congestion {
     /// Nothing was heard for [`Congestion::timeout`]. That doubles, so one packet a timeout is little; and where there is but one
     /// under way, its loss always ends so.
     pub fn on_timeout(&mut self, now: Timestamp) {
-        self.before_timeouts = self.before_timeouts.max(self.window);
+        let (before, _) = *self.before_timeouts.get_or_insert((self.window, self.fast_below));
         self.shrink(self.window.min(self.frame), now);
-        self.fast_below = self.before_timeouts / 2;
+        self.fast_below = before / 2;
     }
 
     /// The first word since timeouts; whether it says that what counted as lost had arrived. Then the peer or this side stood still,
     /// as processes do that share a processor, and the window is what it was.
     pub fn on_heard(&mut self, was_spurious: bool) {
-        let before = std::mem::take(&mut self.before_timeouts);
-        if was_spurious {
-            self.window = self.window.max(before);
+        let before = self.before_timeouts.take().filter(|_| was_spurious);
+        if let Some((window, fast_below)) = before {
+            (self.window, self.fast_below) = (self.window.max(window), fast_below);
         }
     }
 
@@ -314,6 +317,8 @@ mod tests {
         assert_eq!(congestion.window(), FRAME);
         congestion.on_heard(true);
         assert_eq!(congestion.window(), before);
+        rounds(&mut congestion, 5, 1, 100 * US);
+        assert_eq!(congestion.window(), 2 * before, "and it doubles as before");
         congestion.on_timeout(at(9000));
         congestion.on_heard(false);
         congestion.on_heard(true);
@@ -337,10 +342,14 @@ mod tests {
     #[test]
     fn timeouts_have_bounds() {
         let mut congestion = Congestion::new(FRAME as usize);
-        assert_eq!(congestion.timeout(0), TIMEOUT_FIRST);
+        assert_eq!(congestion.timeout(0, TIMEOUT_MAX), TIMEOUT_FIRST);
+        assert_eq!(congestion.timeout(0, TIMEOUT_MIN), TIMEOUT_MIN);
         congestion.on_ack(10 * US, FRAME, at(0));
-        assert_eq!(congestion.timeout(0), TIMEOUT_MIN);
-        assert_eq!(congestion.timeout(3), 8 * TIMEOUT_MIN);
-        assert_eq!(congestion.timeout(40), TIMEOUT_MAX);
+        assert_eq!(congestion.timeout(0, TIMEOUT_MAX), TIMEOUT_MIN);
+        assert_eq!(congestion.timeout(3, TIMEOUT_MAX), 8 * TIMEOUT_MIN);
+        assert_eq!(congestion.timeout(40, Duration::MAX), TIMEOUT_MAX);
+        let mut long = Congestion::new(FRAME as usize);
+        long.on_ack(300_000 * US, FRAME, at(0));
+        assert!(long.timeout(0, TIMEOUT_MIN) >= 300_000 * US, "a round trip has its time");
     }
 }

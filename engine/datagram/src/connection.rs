@@ -225,7 +225,7 @@ impl DatagramConnection {
             packets: InFlightPackets::new(),
             congestion: Congestion::new(frame),
             send_credit: SendCredit::new(frame),
-            receive_credit: ReceiveCredit::default(),
+            receive_credit: ReceiveCredit::new(frame),
             share: 0,
             initiator: Initiator::new(frame),
             target: Target::new(frame),
@@ -288,9 +288,9 @@ impl DatagramConnection {
         self.share = share;
     }
 
-    /// What the peer may still send under its grant.
-    pub fn granted(&self, now: Timestamp) -> u64 {
-        self.receive_credit.outstanding(now)
+    /// What the peer may still send under its grant, beyond what is its own; none: it has sent nothing of late.
+    pub fn granted(&self, now: Timestamp) -> Option<u64> {
+        self.receive_credit.is_active(now).then(|| self.receive_credit.outstanding(now))
     }
 
     /// So many lines of the peer's notes were taken since the beginning.
@@ -483,7 +483,7 @@ impl DatagramConnection {
         let is_waiting = self.packets.bytes() > 0 || (!self.initiator.is_idle() && !self.initiator.has_unsent());
         // A peer is asked several times before it is given up.
         let longest = self.settings.patience / TRIES_MIN;
-        is_waiting.then(|| self.progress_at + self.congestion.timeout(self.timeouts).min(longest))
+        is_waiting.then(|| self.progress_at + self.congestion.timeout(self.timeouts, longest))
     }
 
     /// When [`DatagramConnection::expire`] and [`DatagramConnection::transmit`] are to be called at the latest.

@@ -2,8 +2,8 @@
 //!
 //! Credit is counted in bytes as the receiver's socket charges them, in absolute totals of first transmissions that every packet
 //! repeats, so that a lost packet or acknowledgement changes nothing. All grants of one socket together fit into its buffer: where many send
-//! to one, they wait at their own side. Who has no grant may send a little, which gets it one; the grant of a sender that has
-//! sent nothing for a while is void, on both sides.
+//! to one, they wait at their own side. A little is every sender's own: who has no grant may send so much, and every answer grants it anew. The
+//! grant of a sender that has sent nothing for a while is void, on both sides.
 
 use std::time::Duration;
 
@@ -12,19 +12,29 @@ use penstock_core::planted::{self, Bug};
 
 /// What a socket charges for a packet beyond its bytes, rounded up: a datagram of 64 B costs 832, one of 1,472 B 2,315.
 pub const PACKET_CHARGE: u64 = 896;
-/// Frames that may be sent without a grant.
+/// Frames that may be sent without a grant, and that each answer grants at least.
 pub const ALLOWED_FRAMES: u64 = 4;
 /// Who begins is granted so much, and then as much again as it has used since: a grant is not taken back, so who came first and sent
 /// little would keep the buffer from all others.
 const FIRST_GRANT: u64 = 64 << 10;
-/// A grant is void for its sender after so long without a use.
-pub const GRANT_LAPSES: Duration = Duration::from_millis(50);
+/// A grant is void for its sender after so long without a use: longer than a round trip, or none would come in time.
+pub const GRANT_LAPSES: Duration = Duration::from_millis(1000);
 /// And for its receiver: whatever was sent under it has arrived by then, or is lost.
-const GRANT_RETURNS: Duration = Duration::from_millis(150);
+const GRANT_RETURNS: Duration = Duration::from_millis(1500);
 
 /// What a message of so many bytes costs.
 pub fn charge(bytes: usize) -> u64 {
     bytes as u64 + PACKET_CHARGE
+}
+
+/// What is a sender's own, with frames of so many bytes.
+const fn allowance(frame: usize) -> u64 {
+    ALLOWED_FRAMES * (frame as u64 + PACKET_CHARGE)
+}
+
+/// The longest frame of which a buffer with so many charged bytes holds what is two senders' own.
+pub fn longest_frame(buffer: u64) -> usize {
+    usize::try_from(buffer / (2 * ALLOWED_FRAMES)).unwrap_or(usize::MAX).saturating_sub(PACKET_CHARGE as usize)
 }
 
 /// What one connection may use of the peer's buffer.
@@ -43,7 +53,7 @@ pub struct SendCredit {
 impl SendCredit {
     /// Of a connection with frames of so many bytes.
     pub fn new(frame: usize) -> Self {
-        Self { allowance: ALLOWED_FRAMES * charge(frame), ..Self::default() }
+        Self { allowance: allowance(frame), ..Self::default() }
     }
 
     /// Whether so much may be used now.
@@ -93,10 +103,17 @@ pub struct ReceiveCredit {
     /// What was used when it began, or began anew.
     begun: u64,
     granted: u64,
+    /// What is granted in any case, beyond what was used.
+    allowance: u64,
     last_used: Timestamp,
 }
 
 impl ReceiveCredit {
+    /// Of a connection with frames of so many bytes.
+    pub fn new(frame: usize) -> Self {
+        Self { allowance: allowance(frame), ..Self::default() }
+    }
+
     /// The peer says, with a packet that has come, what it had used when that packet left.
     pub fn on_used(&mut self, used: u64, now: Timestamp) {
         if used > self.used {
@@ -107,20 +124,21 @@ impl ReceiveCredit {
         }
     }
 
-    /// The total to be granted, if the peer may have so much on its way to this side. A grant is never taken back.
+    /// The total to be granted, if the peer may have so much on its way to this side beyond what is its own. A grant is never taken back.
     pub fn grant(&mut self, share: u64) -> u64 {
         if planted::is(Bug::CreditGrantedTwice) {
             self.granted = self.granted.saturating_add(share);
         }
         // What the peer says is the peer's: a nonsense total gets a nonsense grant, and nobody else is concerned.
         let earned = FIRST_GRANT.saturating_add(self.used - self.begun);
-        self.granted = self.granted.max(self.used.saturating_add(share.min(earned)));
+        let room = self.allowance.saturating_add(share.min(earned));
+        self.granted = self.granted.max(self.used.saturating_add(room));
         self.granted
     }
 
-    /// What the peer may still send under its grant.
+    /// What the peer may still send under its grant, beyond what is its own.
     pub fn outstanding(&self, now: Timestamp) -> u64 {
-        if now.since(self.last_used) >= GRANT_RETURNS { 0 } else { self.granted.saturating_sub(self.used) }
+        if self.is_active(now) { self.granted.saturating_sub(self.used.saturating_add(self.allowance)) } else { 0 }
     }
 
     /// Whether the peer has sent anything of late.
@@ -141,10 +159,10 @@ impl ReceiveBuffer {
         Self { bytes }
     }
 
-    /// What each of so many senders that are active may have on its way, if so much is outstanding with them together. What is
-    /// allowed without a grant to each of `connections` is kept back.
+    /// What each of so many senders that are active may have on its way, if so much is outstanding with them together, both beyond what is the
+    /// own of each of `connections`.
     pub fn share(&self, connections: u64, active: u64, outstanding: u64, frame: usize) -> u64 {
-        let kept = connections * ALLOWED_FRAMES * charge(frame);
+        let kept = connections * allowance(frame);
         let room = self.bytes.saturating_sub(kept);
         // Half of what is left: the next one who begins finds something, too.
         (room / active.max(1)).min(room.saturating_sub(outstanding) / 2)
@@ -185,7 +203,7 @@ mod tests {
     #[test]
     fn a_grant_that_lapsed_does_not_come_back() {
         let now = Timestamp::default() + 1000 * MS;
-        let (mut sender, mut receiver) = (SendCredit::new(FRAME), ReceiveCredit::default());
+        let (mut sender, mut receiver) = (SendCredit::new(FRAME), ReceiveCredit::new(FRAME));
         sender.take(charge(FRAME), 1, now);
         receiver.on_used(sender.used(), now);
         let grant = receiver.grant(1000 * charge(FRAME));
@@ -196,7 +214,7 @@ mod tests {
         sender.take(charge(FRAME), 2, later);
         sender.on_grant(grant, 1); // It comes late.
         receiver.on_used(sender.used(), later);
-        assert_eq!(receiver.grant(0), sender.used(), "nothing of the old grant is left");
+        assert_eq!(receiver.grant(0), sender.used() + allowance(FRAME), "nothing of the old grant is left");
         (1..ALLOWED_FRAMES).for_each(|packet| sender.take(charge(FRAME), 2 + packet, later));
         assert!(!sender.allows(charge(FRAME), later), "what is allowed without a grant is used");
     }
@@ -210,9 +228,9 @@ mod tests {
         ) {
             let buffer = ReceiveBuffer::new(frames * charge(FRAME));
             let mut senders = vec![(SendCredit::new(FRAME), 0u64); 8];
-            let mut receivers = vec![(ReceiveCredit::default(), 0u64); 8];
-            // Number and cost of each packet, and the total used with it; grants, with the number that they acknowledge.
-            let mut under_way = [const { VecDeque::<(u64, u64, u64)>::new() }; 8];
+            let mut receivers = vec![(ReceiveCredit::new(FRAME), 0u64); 8];
+            // Number and cost of each packet, the total used with it, and when it left; grants, with the number that they acknowledge.
+            let mut under_way = [const { VecDeque::<(u64, u64, u64, Timestamp)>::new() }; 8];
             let mut grants = [const { VecDeque::<(u64, u64)>::new() }; 8];
             let mut now = Timestamp::default() + 1000 * MS;
             for (peer, what, bytes) in steps {
@@ -224,12 +242,12 @@ mod tests {
                         if sender.allows(cost, now) {
                             *number += 1;
                             sender.take(cost, *number, now);
-                            under_way[peer].push_back((*number, cost, sender.used()));
+                            under_way[peer].push_back((*number, cost, sender.used(), now));
                         }
                     }
                     14..=20 => {
                         let fate = under_way[peer].pop_front();
-                        if let Some((number, _, used)) = fate.filter(|_| what < 19) {
+                        if let Some((number, _, used, _)) = fate.filter(|_| what < 19) {
                             receivers[peer].0.on_used(used, now);
                             receivers[peer].1 = number;
                         }
@@ -244,15 +262,14 @@ mod tests {
                     26..=30 => if let Some((grant, highest)) = grants[peer].pop_front() {
                         sender.on_grant(grant, highest);
                     },
-                    // Time passes; what was under way has arrived or is lost, but a grant may come late.
+                    // Time passes; what has been under way for long has arrived or is lost, but a grant may come late.
                     _ => {
-                        now = now + Duration::from_millis(bytes as u64 % 300);
-                        if bytes % 300 > 90 {
-                            under_way.iter_mut().for_each(VecDeque::clear);
-                        }
+                        now = now + Duration::from_millis(bytes as u64 % 300) * 6;
+                        let is_gone = |at: Timestamp| now.since(at) >= GRANT_RETURNS - GRANT_LAPSES;
+                        under_way.iter_mut().for_each(|packets| packets.retain(|&(_, _, _, at)| !is_gone(at)));
                     }
                 }
-                let sum: u64 = under_way.iter().flatten().map(|&(_, cost, _)| cost).sum();
+                let sum: u64 = under_way.iter().flatten().map(|&(_, cost, _, _)| cost).sum();
                 prop_assert!(sum <= buffer.bytes, "{} of {}", sum, buffer.bytes);
             }
         }

@@ -307,9 +307,10 @@ impl Connections {
         let (mut connections, mut active, mut outstanding) = (1, 1, 0);
         let others = self.places.iter().filter(|place| place.id != id);
         for endpoint in others.filter_map(|place| place.endpoint.as_deref()) {
-            let granted = endpoint.connection.granted(now);
-            (connections, outstanding) = (connections + 1, outstanding + granted);
-            active += u64::from(granted > 0);
+            connections += 1;
+            if let Some(granted) = endpoint.connection.granted(now) {
+                (active, outstanding) = (active + 1, outstanding + granted);
+            }
         }
         self.buffer.share(connections, active, outstanding, frame_bytes)
     }

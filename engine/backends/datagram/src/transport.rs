@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use penstock_core::env::TransportEnv;
 use penstock_core::limits::WORKERS_MAX;
-use penstock_datagram::wire::FRAME_BYTES_MAX;
+use penstock_datagram::credit::longest_frame;
+use penstock_datagram::wire::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use penstock_datagram::{ConnectionKeys, ConnectionSettings, DatagramConnection, HalfKey};
 use penstock_memory::{MemoryError, Registry};
 use penstock_transport::host::EngineSegments;
@@ -164,9 +165,10 @@ impl Offered {
         let places: Vec<Reserved> = places.collect::<io::Result<_>>()?;
         let ports = hubs.iter().map(|hub| hub.port(met_at)).collect::<io::Result<Vec<_>>>()?;
         let (facts, frame_bytes) = &ports[0];
+        let longest = longest_frame(facts.receive_bytes).max(FRAME_BYTES_MIN);
         let offer = DatagramOffer {
             needs_checksums: facts.needs_checksums,
-            frame_bytes: (*frame_bytes).min(options.frame_bytes_max),
+            frame_bytes: (*frame_bytes).min(options.frame_bytes_max).min(longest),
             half: half_key(&**env),
             addresses: ports.iter().map(|(facts, _)| facts.address).collect(),
             connections: places.iter().map(|place| place.id).collect(),

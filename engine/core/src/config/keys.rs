@@ -276,7 +276,8 @@ pub const KEYS: &[KeyDoc] = &[
         unit: "B",
         range: Range::Number { min: 1_188, max: 65_507 },
         what: "The longest packet, as UDP payload. The route's MTU and the peer's value bound it as well: 1,472 B by IPv4 on \
-               ordinary Ethernet, 8,972 B with jumbo frames. Packets are never fragmented.",
+               ordinary Ethernet, 8,972 B with jumbo frames; and either side's receive buffer, of which it takes at most an \
+               eighth. Packets are never fragmented.",
         more_costs: "A network on the way that carries less than this host's routes say loses every packet.",
         less_costs: "More packets for the same bytes, and each costs about as much as a long one.",
     },
@@ -288,7 +289,8 @@ pub const KEYS: &[KeyDoc] = &[
         what: "Each worker's receive buffer in the kernel, as the socket option SO_RCVBUF says it. It is what peers may have on their \
                way here together, so that nothing is lost for want of room. 0: as many as the host allows (`net.core.rmem_max`).",
         more_costs: "Kernel memory, while packets wait in it.",
-        less_costs: "Peers wait for each other: with little more than four packets for each peer, all of them wait for every answer.",
+        less_costs: "Shorter packets, of which eight fit, and peers wait for each other: each has four packets of its own, and with little \
+                     more they wait for every answer.",
     },
     KeyDoc {
         key: "datagram.send_bytes",
