@@ -190,6 +190,8 @@ pub struct DatagramConnection {
     ack_since: Option<Timestamp>,
     bursts: u32,
     unacked: u32,
+    /// Packets that the peer says it has taken.
+    taken: u64,
     /// Lines of notes taken, and the number to be sent, if the peer has to hear of it.
     note_lines: u64,
     note_credit: Option<u64>,
@@ -234,6 +236,7 @@ impl DatagramConnection {
             ack_since: None,
             bursts: 0,
             unacked: 0,
+            taken: 0,
             note_lines: 0,
             note_credit: None,
             timeouts: 0,
@@ -299,7 +302,14 @@ impl DatagramConnection {
     }
 
     pub fn statistics(&self) -> ConnectionStatistics {
-        ConnectionStatistics { lost: self.packets.lost(), ..self.statistics }
+        let lost = self.packets.lost();
+        // No more are lost than the peer has not taken.
+        let missing = self.statistics.sent.saturating_sub(self.taken);
+        ConnectionStatistics {
+            lost,
+            spurious: self.statistics.spurious.max(lost.saturating_sub(missing)),
+            ..self.statistics
+        }
     }
 
     /// The smoothed round trip, and the bytes that may be under way.
@@ -413,6 +423,11 @@ impl DatagramConnection {
         }
         if target.finished_total() != before {
             self.ack_since.get_or_insert(now); // The peer is to hear of it, and nothing else may be due.
+        }
+        // An older word says less; between two there are never half as many packets as it can count.
+        let newly = ack.taken.wrapping_sub(self.taken as u16);
+        if newly < 1 << 15 {
+            self.taken += u64::from(newly);
         }
         self.initiator.on_finished(ack.watermark, &ack.finished)?;
         self.send_credit.on_grant(ack.credit, ack.highest);

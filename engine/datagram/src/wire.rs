@@ -5,7 +5,7 @@
 //! ```text
 //! packet    connection u64 | number u64 | header bytes u16 | messages u8 | flags u8 | checksum u32 | used u64
 //!           | acknowledgement, or nothing | heads of messages, in their order | tag u64 | payload of messages, in their order
-//! ack       highest u64 | lowest u64 | credit u64 | watermark u64 | delay u32, ns | received words u8 | finished words u8 | 0 u16
+//! ack       highest u64 | lowest u64 | credit u64 | watermark u64 | delay u32, ns | received words u8 | finished words u8 | taken u16
 //!           | received u64 … | finished u64 …
 //! WRITE     kind, index, count, extents | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
 //! READ      kind, 0, 0, extents         | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
@@ -20,7 +20,7 @@
 //! Flags: 1, the checksum is the payload's; 2, what follows the payload of the last message is padding; 4, there is an acknowledgement.
 //!
 //! `used` is what its sender has used of its credit, with this packet. `highest` is the highest packet number received, and bit `n` of `received` says that `highest - 1 - n` was received, too.
-//! `lowest` is the lowest number of the sender's own that it still waits for. All operations below `watermark` are finished, and
+//! `taken` is the low half of a count of all packets that were. `lowest` is the lowest number of the sender's own that it still waits for. All operations below `watermark` are finished, and
 //! bit `n` of `finished` says that `watermark + n` is. In NOTIFY bit `n` of `before` names `operation - 1 - n` as one of its
 //! transfer; cause 0 in REFUSED means that only its counter was gone.
 
@@ -292,6 +292,8 @@ pub struct AckBlock {
     pub watermark: u64,
     /// How long the packet with the highest number has waited for this acknowledgement.
     pub delay_ns: u32,
+    /// How many packets were taken since the beginning, the low bits: more arrive late than the bit map can name.
+    pub taken: u16,
     pub received: AckBits,
     pub finished: AckBits,
 }
@@ -373,9 +375,6 @@ impl<'a> Packet<'a> {
         if words.is_some_and(|[received, finished]| usize::from(received.max(finished)) > ACK_WORDS) {
             return Err(DatagramWireError::Length);
         }
-        if words.is_some() && u16_at(bytes, ACK_END - 2) != 0 {
-            return Err(DatagramWireError::Reserved);
-        }
         if heads_at(words) + TAG_BYTES > end {
             return Err(DatagramWireError::Length);
         }
@@ -418,6 +417,7 @@ impl<'a> Packet<'a> {
             credit: u64_at(header, FIXED_BYTES + 16),
             watermark: u64_at(header, FIXED_BYTES + 24),
             delay_ns: u32_at(header, FIXED_BYTES + 32),
+            taken: u16_at(header, ACK_END - 2),
             received: bits(0, received),
             finished: bits(received, finished),
         })

@@ -145,6 +145,7 @@ impl DatagramConnection {
             credit: self.receive_credit.grant(self.share),
             watermark: self.target.watermark(),
             delay_ns: u32::try_from(waited).unwrap_or(u32::MAX),
+            taken: self.statistics.received as u16,
             received: self.window.received(self.peer_lowest, words),
             finished: self.target.finished(words),
         }

@@ -551,6 +551,27 @@ fn who_has_answers_to_send_is_not_idle() {
     );
 }
 
+/// Of packets that were given up by hundreds no map names all that have come, but their number is told.
+#[test]
+fn what_came_after_all_is_no_loss_however_much_it_is() {
+    for (cuts, all_came) in [([true, false], true), ([false, true], false)] {
+        let mut pair = Pair::new(1, 1472, false, NONE, 1 << 20);
+        pair.share = 16 << 20;
+        let write = |pair: &mut Pair, id: u64| _ = pair.write(0, id, 1, OPEN, &[span(65_536 * (id % 14), 65_536)]);
+        (0..28).for_each(|id| write(&mut pair, id));
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 28));
+        pair.cuts = cuts;
+        (28..48).for_each(|id| write(&mut pair, id));
+        pair.run(Duration::from_millis(20), |_| false);
+        pair.cuts = [false; 2];
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 48));
+        pair.run(Duration::from_millis(50), |_| false);
+        let statistics = pair.ends[0].connection.statistics();
+        assert!(statistics.lost > 256, "{statistics:?}");
+        assert_eq!(statistics.lost == statistics.spurious, all_came, "{statistics:?}");
+    }
+}
+
 /// Neither a grant that comes after a long round trip nor a buffer that has room for what is the sender's own alone is a stall.
 #[test]
 fn a_long_way_and_a_small_buffer_cost_round_trips_and_no_more() {

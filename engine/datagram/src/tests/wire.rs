@@ -25,6 +25,7 @@ fn ack() -> AckBlock {
         credit: 1 << 41,
         watermark: 55,
         delay_ns: 12_345,
+        taken: 0x1234,
         received: AckBits::first([1, 2, 3, 0], ACK_WORDS),
         finished: AckBits::first([0, 8, 0, 0], ACK_WORDS),
     }

@@ -31,7 +31,8 @@ impl<'a> PacketWriter<'a> {
             writer.flags = HAS_ACK;
             writer.words([ack.highest, ack.lowest, ack.credit, ack.watermark]);
             writer.u32(ack.delay_ns);
-            writer.put([ack.received.len, ack.finished.len, 0, 0]);
+            writer.put([ack.received.len, ack.finished.len]);
+            writer.put(ack.taken.to_le_bytes());
             for bits in [&ack.received, &ack.finished] {
                 bits.words[..usize::from(bits.len)].iter().for_each(|&word| writer.u64(word));
             }
