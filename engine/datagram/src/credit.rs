@@ -2,7 +2,7 @@
 //!
 //! Credit is counted in bytes as the receiver's socket charges them, in absolute totals of first transmissions that every packet
 //! repeats, so that a lost packet or acknowledgement changes nothing. All grants of one socket together fit into its buffer: where many send
-//! to one, they wait at their own side. A little is every sender's own: who has no grant may send so much, and every answer grants it anew. The
+//! to one, they wait at their own side. A little is every sender's own: who has no grant may send so much, and every answer grants half of it anew. The
 //! grant of a sender that has sent nothing for a while is void, on both sides.
 
 use std::time::Duration;
@@ -12,8 +12,10 @@ use penstock_core::planted::{self, Bug};
 
 /// What a socket charges for a packet beyond its bytes, rounded up: a datagram of 64 B costs 832, one of 1,472 B 2,315.
 pub const PACKET_CHARGE: u64 = 896;
-/// Frames that may be sent without a grant, and that each answer grants at least.
+/// Frames that may be sent without a grant.
 pub const ALLOWED_FRAMES: u64 = 4;
+/// Of them so many are granted anew by every answer. Not all: what was overtaken on its way counts as arrived, and is still to come.
+const ANSWERED_FRAMES: u64 = 2;
 /// Who begins is granted so much, and then as much again as it has used since: a grant is not taken back, so who came first and sent
 /// little would keep the buffer from all others.
 const FIRST_GRANT: u64 = 64 << 10;
@@ -25,11 +27,6 @@ const GRANT_RETURNS: Duration = Duration::from_millis(1500);
 /// What a message of so many bytes costs.
 pub fn charge(bytes: usize) -> u64 {
     bytes as u64 + PACKET_CHARGE
-}
-
-/// What is a sender's own, with frames of so many bytes.
-const fn allowance(frame: usize) -> u64 {
-    ALLOWED_FRAMES * (frame as u64 + PACKET_CHARGE)
 }
 
 /// The longest frame of which a buffer with so many charged bytes holds what is two senders' own.
@@ -53,7 +50,7 @@ pub struct SendCredit {
 impl SendCredit {
     /// Of a connection with frames of so many bytes.
     pub fn new(frame: usize) -> Self {
-        Self { allowance: allowance(frame), ..Self::default() }
+        Self { allowance: ALLOWED_FRAMES * charge(frame), ..Self::default() }
     }
 
     /// Whether so much may be used now.
@@ -104,14 +101,14 @@ pub struct ReceiveCredit {
     begun: u64,
     granted: u64,
     /// What is granted in any case, beyond what was used.
-    allowance: u64,
+    own: u64,
     last_used: Timestamp,
 }
 
 impl ReceiveCredit {
     /// Of a connection with frames of so many bytes.
     pub fn new(frame: usize) -> Self {
-        Self { allowance: allowance(frame), ..Self::default() }
+        Self { own: ANSWERED_FRAMES * charge(frame), ..Self::default() }
     }
 
     /// The peer says, with a packet that has come, what it had used when that packet left.
@@ -131,14 +128,14 @@ impl ReceiveCredit {
         }
         // What the peer says is the peer's: a nonsense total gets a nonsense grant, and nobody else is concerned.
         let earned = FIRST_GRANT.saturating_add(self.used - self.begun);
-        let room = self.allowance.saturating_add(share.min(earned));
+        let room = self.own.saturating_add(share.min(earned));
         self.granted = self.granted.max(self.used.saturating_add(room));
         self.granted
     }
 
     /// What the peer may still send under its grant, beyond what is its own.
     pub fn outstanding(&self, now: Timestamp) -> u64 {
-        if self.is_active(now) { self.granted.saturating_sub(self.used.saturating_add(self.allowance)) } else { 0 }
+        if self.is_active(now) { self.granted.saturating_sub(self.used.saturating_add(self.own)) } else { 0 }
     }
 
     /// Whether the peer has sent anything of late.
@@ -162,7 +159,7 @@ impl ReceiveBuffer {
     /// What each of so many senders that are active may have on its way, if so much is outstanding with them together, both beyond what is the
     /// own of each of `connections`.
     pub fn share(&self, connections: u64, active: u64, outstanding: u64, frame: usize) -> u64 {
-        let kept = connections * allowance(frame);
+        let kept = connections * ALLOWED_FRAMES * charge(frame);
         let room = self.bytes.saturating_sub(kept);
         // Half of what is left: the next one who begins finds something, too.
         (room / active.max(1)).min(room.saturating_sub(outstanding) / 2)
@@ -214,7 +211,11 @@ mod tests {
         sender.take(charge(FRAME), 2, later);
         sender.on_grant(grant, 1); // It comes late.
         receiver.on_used(sender.used(), later);
-        assert_eq!(receiver.grant(0), sender.used() + allowance(FRAME), "nothing of the old grant is left");
+        assert_eq!(
+            receiver.grant(0),
+            sender.used() + ANSWERED_FRAMES * charge(FRAME),
+            "nothing of the old grant is left"
+        );
         (1..ALLOWED_FRAMES).for_each(|packet| sender.take(charge(FRAME), 2 + packet, later));
         assert!(!sender.allows(charge(FRAME), later), "what is allowed without a grant is used");
     }

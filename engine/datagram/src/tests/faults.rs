@@ -575,7 +575,7 @@ fn what_came_after_all_is_no_loss_however_much_it_is() {
 /// Neither a grant that comes after a long round trip nor a buffer that has room for what is the sender's own alone is a stall.
 #[test]
 fn a_long_way_and_a_small_buffer_cost_round_trips_and_no_more() {
-    for (base_us, share, round_trips) in [(100_000, 1 << 20, 14), (250_000, 1 << 20, 14), (20_000, 0, 200)] {
+    for (base_us, share, round_trips) in [(100_000, 1 << 20, 14), (250_000, 1 << 20, 14), (20_000, 0, 400)] {
         let mut pair = Pair::new(1, 1472, false, NONE, 1 << 20);
         (pair.base_us, pair.share) = (base_us, share);
         (0..14).for_each(|id| _ = pair.write(0, id, 1, OPEN, &[span(65_536 * id, 65_536)]));
