@@ -153,7 +153,8 @@ impl Asked {
             other => return Err(self.client.unexpected(&other).into()),
         };
         let peer = self.client.peer();
-        let remote = peer.wait_region(&label, CONNECT).map_err(LabError::refused("find the target's pool"))?;
+        let remote = peer.wait_region(&label, CONNECT).map_err(LabError::refused("find the target's pool"));
+        let remote = remote.map_err(|error| error.or_loss_of(peer))?;
         Ok((Served { client: self.client, about: self.about, pool: label }, remote, counter))
     }
 }
