@@ -52,7 +52,7 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
     };
     let interval = Some(options.interval).filter(|interval| !interval.is_zero() && !options.json);
     let measured = perf::run_watched(&asked, &mut Watch { is_over: &|| over.is_set(), interval, tell: &mut tell });
-    let report = match measured {
+    let mut report = match measured {
         // What failed meanwhile was swept away, and the other thread says so.
         Err(_) if over.is_set() && !has_begun.load(Ordering::Relaxed) => loop {
             std::thread::sleep(GLANCE);
@@ -60,6 +60,9 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
         measured => measured.map_err(|error| network::explained(error, asked.network.host.as_deref()))?,
     };
     drop(progress);
+    if let (Some(CutOff::Failed(why)), Some(host)) = (&mut report.cut_off, &asked.network.host) {
+        *why = network::with_doctor_of(host, why);
+    }
     if options.json {
         console::print_json(&report)?
     } else {
