@@ -54,7 +54,7 @@ pub struct Report {
     pub post_us_p50: f64,
     /// CPU time of both processes for 10^9 bytes, in seconds. Of a server on another host it is the part that was charged to this
     /// measurement: what the server used is dealt out among all that measure, by the bytes they moved. Not a number (`null`) where
-    /// the other process could not be asked any more.
+    /// the other process could not be asked any more, and where not one byte was moved.
     pub cpu_s_per_gb: f64,
     /// The middle time of the best copy kernel alone, over the same kind of spans between the same pools
     /// by as many bare threads in the same run, in microseconds. Not a number (`null`) where the target is on another
@@ -258,6 +258,7 @@ impl Report {
         self.gbps = bytes as f64 / elapsed.as_nanos() as f64;
         self.gbps_p50 = self.bytes as f64 / median(&samples.engine);
         self.post_us_p50 = (median(&samples.submit) + median(&samples.post)) / 1e3;
+        let cpu = cpu.filter(|_| cpu_bytes > 0);
         self.cpu_s_per_gb = cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / (cpu_bytes as f64 / 1e9));
         self.floor_us = median(&samples.kernel) / 1e3;
         let bytes_verified = verified.unwrap_or(0);
@@ -396,6 +397,16 @@ mod tests {
         assert_eq!((&value["gbps"], &value["bytes_total"]), (&1.0.into(), &8_000.into()));
         assert!(["p50_us", "min_us", "p99_us", "gbps_p50"].iter().all(|key| value[key].is_null()), "{value}");
         assert_eq!((&value["cut_off"], &value["verified"]), (&"interrupted".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn no_byte_has_no_price() {
+        let cpu = Some(Duration::from_micros(8));
+        let stands = Stretch { from: 0, bytes: 0 };
+        let (samples, elapsed) = (Samples::default(), Duration::from_secs(1));
+        let measured = Measured { samples, bytes: 0, rounds: 0, elapsed, cpu, cpu_bytes: 0, stands };
+        let report = example().with(measured, None, Some(CutOff::Failed("lost".to_owned())));
+        assert!(report.cpu_s_per_gb.is_nan());
     }
 
     #[test]
