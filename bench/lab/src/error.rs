@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use penstock::{Cause, Fault, Peer, SubmitError, SystemEnv};
+use penstock::{Cause, Fault, Peer, RegionError, SubmitError, SystemEnv};
 
 use crate::pattern::Mismatch;
 use crate::service::{self, ServiceError};
@@ -92,14 +92,22 @@ impl LabError {
             Self::Transfer(fault) => matches!(fault.cause, Cause::PeerLost | Cause::NoPath),
             Self::Refused { source, .. } => {
                 let error = source.downcast_ref();
+                // What a peer was to advertise is missing where its session ended before.
                 matches!(error, Some(SubmitError::PeerGone { cause: Cause::PeerLost | Cause::NoPath, .. }))
+                    || matches!(source.downcast_ref(), Some(RegionError::Unknown { .. }))
             }
             _ => false,
         };
-        match peer.loss().filter(|_| is_lost) {
-            Some(loss) => Self::Lost { peer: peer.name().to_string(), loss: loss.to_owned() },
-            None => self,
+        match is_lost {
+            true => Self::lost(peer).unwrap_or(self),
+            false => self,
         }
+    }
+
+    /// What was seen of a peer that was lost, if it was.
+    pub(crate) fn lost(peer: &Peer<SystemEnv>) -> Option<Self> {
+        let loss = peer.loss()?.to_owned();
+        Some(Self::Lost { peer: peer.name().to_string(), loss })
     }
 }
 

@@ -326,6 +326,15 @@ fn nonsense_said_aside_ends_the_session_with_its_cause() {
 }
 
 #[test]
+fn who_hears_that_packets_do_not_pass_says_between_whom_and_what_to_do() {
+    let pair = pair("no-path", 1, false);
+    pair.far.1.session().say(b"no path");
+    until("the session is over", || pair.peer.ended() == Some(Cause::NoPath));
+    let (address, loss) = (pair.peer.address().unwrap().to_string(), pair.peer.loss().unwrap());
+    assert!(loss.starts_with(&address) && loss.contains("let UDP pass"), "{loss}");
+}
+
+#[test]
 fn words_aside_to_a_session_that_has_none_are_nonsense() {
     let folder = Folder::new("none");
     let (far, there) = start(config(&folder, "far").listen(["127.0.0.1:0"]), false);

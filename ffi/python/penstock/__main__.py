@@ -14,7 +14,7 @@ def transports() -> list[tuple[str, str]]:
         penstock.Engine().close()
     except penstock.Error as error:
         return [("engine", f"does not start: {error}")]
-    return [("local", "yes"), ("shm", "yes"), ("tcp", "yes"), ("verbs", _verbs())]
+    return [("local", "yes"), ("shm", "yes"), ("tcp", "yes"), ("datagram", "yes"), ("verbs", _verbs())]
 
 
 def _verbs() -> str:

@@ -80,7 +80,9 @@ class Exports(unittest.TestCase):
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
         self.assertEqual(told["version"], penstock.version())
         self.assertEqual(told["library"], str(PACKAGE / LIBRARY))
-        self.assertEqual(told["shm"], "yes")
+        transports = ("local", "shm", "tcp", "datagram", "verbs")
+        self.assertEqual([name for name in told if name in transports], list(transports))
+        self.assertEqual([told[name] for name in transports[:-1]], ["yes"] * 4)
 
 
 class Importing(unittest.TestCase):

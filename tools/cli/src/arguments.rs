@@ -103,8 +103,9 @@ where HOST is this very machine; with HOST it is asked first whether it lends as
 --json prints one object: transport, op, workload, bytes, blocks, rounds, bytes_total, elapsed_s, min_us, p50_us, p90_us, p99_us, \
 gbps (bytes_total over elapsed_s, in 10^9 bytes a second), gbps_p50 (bytes over p50_us), post_us_p50 (the engine's own part of a \
 round, without the copies), cpu_s_per_gb, floor_us (null with HOST), verified (null if no byte was looked at), bytes_verified, \
-cut_off (null, `interrupted`, or why), path; over the network also address, and with HOST served_by. What follows from whole \
-rounds is null if none came to its end.
+cut_off (null, `interrupted`, or why), path; over the network also address, with HOST served_by, and over datagram packets (of \
+this end: sent, lost, spurious, repeated, timeouts, received, late, dropped, loss (0 to 1), round_trip_us, window_bytes). What \
+follows from whole rounds is null if none came to its end.
 
 Pools smaller than several times the last-level cache measure the cache: see --pool-mib.
 

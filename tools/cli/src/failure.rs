@@ -9,7 +9,7 @@ use penstock_lab::perf::PerfError;
 use penstock_lab::service::ServiceError;
 
 use crate::demo;
-use crate::network::{NoSecret, Unreached};
+use crate::network::{self, NoSecret, Unreached};
 use crate::selftest::Flaw;
 
 /// How the command ends; the numbers are documented in its help.
@@ -48,6 +48,8 @@ pub(crate) enum Failure {
     Output(std::io::Error),
     /// A measurement could not be made, or wrong bytes arrived in it.
     Perf(PerfError),
+    /// Neither could one to another host, and `penstock doctor` says more of the way there.
+    There { error: PerfError, host: String },
     /// The engine could not start.
     Start(StartError),
     /// Another host could not be reached.
@@ -70,7 +72,7 @@ impl Failure {
             Self::Usage(_) | Self::Filter(_) | Self::Config(_) | Self::Key(_) => Ended::Misasked,
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
             Self::Start(StartError::Config(_) | StartError::Name(_)) => Ended::Misasked,
-            Self::Perf(_) | Self::Output(_) | Self::Target(_) | Self::Node(_) => Ended::Badly,
+            Self::Perf(_) | Self::There { .. } | Self::Output(_) | Self::Target(_) | Self::Node(_) => Ended::Badly,
             Self::Start(_) | Self::Reach(_) | Self::NoSecret(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
         }
     }
@@ -98,6 +100,7 @@ impl fmt::Display for Failure {
                 write!(f, "cannot write to standard output ({error}); is the disk it goes to full?")
             }
             Self::Perf(error) => error.fmt(f),
+            Self::There { error, host } => f.write_str(&network::with_doctor_of(host, &error.to_string())),
             Self::Target(flaw) => flaw.fmt(f),
             Self::Node(flaw) => flaw.fmt(f),
             Self::Start(error) => error.fmt(f),

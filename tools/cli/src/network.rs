@@ -143,7 +143,18 @@ pub(crate) fn explained(error: LabError, host: Option<&str>) -> Failure {
     {
         return Failure::Reach(Unreached { host: host.to_owned(), error: error.clone() });
     }
-    Failure::Perf(error)
+    match host {
+        Some(host) if error.to_string().contains(DOCTOR) => Failure::There { error, host: host.to_owned() },
+        _ => Failure::Perf(error),
+    }
+}
+
+/// How the engine, which knows of no command line, names the look at this host.
+const DOCTOR: &str = "`penstock doctor`";
+
+/// Words in which that is the look at the way to another host.
+pub(crate) fn with_doctor_of(host: &str, words: &str) -> String {
+    words.replace(DOCTOR, &format!("`penstock doctor {host}`"))
 }
 
 /// An engine that reaches other hosts, and nobody here.
@@ -206,7 +217,22 @@ pub(crate) fn secret_file(config: &Config) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::with_port;
+    use penstock::Cause;
+    use penstock_lab::LabError;
+    use penstock_lab::service::ServiceError;
+
+    use super::{explained, with_port};
+
+    #[test]
+    fn the_doctor_looks_at_the_way_where_a_host_is_known() {
+        let ended = |cause| LabError::Service(ServiceError::Ended { peer: "serve-b".to_owned(), cause, loss: None });
+        let there = explained(ended(Cause::NoPath), Some("gpu-b:7400")).to_string();
+        assert!(there.contains("; `penstock doctor gpu-b:7400` says what is missing"), "{there}");
+        let here = explained(ended(Cause::NoPath), None).to_string();
+        assert!(here.contains("; `penstock doctor` says what is missing"), "{here}");
+        let lost = explained(ended(Cause::PeerLost), Some("gpu-b:7400")).to_string();
+        assert!(!lost.contains("doctor"), "{lost}");
+    }
 
     #[test]
     fn the_usual_port_is_added_where_there_is_none() {

@@ -52,7 +52,7 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
     };
     let interval = Some(options.interval).filter(|interval| !interval.is_zero() && !options.json);
     let measured = perf::run_watched(&asked, &mut Watch { is_over: &|| over.is_set(), interval, tell: &mut tell });
-    let report = match measured {
+    let mut report = match measured {
         // What failed meanwhile was swept away, and the other thread says so.
         Err(_) if over.is_set() && !has_begun.load(Ordering::Relaxed) => loop {
             std::thread::sleep(GLANCE);
@@ -60,6 +60,9 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
         measured => measured.map_err(|error| network::explained(error, asked.network.host.as_deref()))?,
     };
     drop(progress);
+    if let (Some(CutOff::Failed(why)), Some(host)) = (&mut report.cut_off, &asked.network.host) {
+        *why = network::with_doctor_of(host, why);
+    }
     if options.json {
         console::print_json(&report)?
     } else {
@@ -184,11 +187,7 @@ fn listed(workloads: &[Workload]) -> String {
 fn shown(report: &Report) -> String {
     let time = console::time;
     let own_ns = report.post_us_p50 * 1e3 / report.blocks.max(1) as f64;
-    let cpu = match (report.cpu_s_per_gb, &report.served_by) {
-        (unknown, _) if unknown.is_nan() => "unknown: the other process is gone".to_owned(),
-        (cpu, None) => format!("{} s a GB, both processes", figure(cpu)),
-        (cpu, Some(_)) => format!("{} s a GB, this process and its part of the one that serves", figure(cpu)),
-    };
+    let cpu = of_cpu(report.cpu_s_per_gb, report.bytes_total, report.served_by.is_some());
     let (floor, vs_floor) = if report.served_by.is_some() {
         ("none: no thread here reaches the memory of another host".to_owned(), "–".to_owned())
     } else if report.floor_us.is_nan() || report.p50_us.is_nan() {
@@ -250,6 +249,16 @@ fn shown(report: &Report) -> String {
     title + &console::table(&rows, &[])
 }
 
+/// CPU time for 10^9 bytes.
+fn of_cpu(s_per_gb: f64, bytes: u64, is_served: bool) -> String {
+    match s_per_gb.is_nan() {
+        true if bytes == 0 => "–".to_owned(),
+        true => "unknown: the other process is gone".to_owned(),
+        false if is_served => format!("{} s a GB, this process and its part of the one that serves", figure(s_per_gb)),
+        false => format!("{} s a GB, both processes", figure(s_per_gb)),
+    }
+}
+
 /// What became of packets, in one line.
 fn of_packets(packets: &Packets) -> String {
     let Packets { sent, lost, spurious, round_trip_us, window_bytes, .. } = *packets;
@@ -286,6 +295,18 @@ mod tests {
             (0.0, "0.000 MB/s (0.000 Mbit/s)"),
         ] {
             assert_eq!(rate(gbps), text);
+        }
+    }
+
+    #[test]
+    fn cpu_time_is_for_bytes_that_were_moved() {
+        for (s_per_gb, bytes, is_served, text) in [
+            (f64::NAN, 0, true, "–"),
+            (f64::NAN, 1, true, "unknown: the other process is gone"),
+            (0.5, 1, true, "0.500 s a GB, this process and its part of the one that serves"),
+            (0.5, 1, false, "0.500 s a GB, both processes"),
+        ] {
+            assert_eq!(of_cpu(s_per_gb, bytes, is_served), text);
         }
     }
 

@@ -25,6 +25,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -101,7 +102,7 @@ impl Ends {
         let folder = Folder::create()?;
         let end = |name: &str, progress: Progress, workers: usize, cores: &[usize]| EndSpec {
             name: name.to_owned(),
-            directory: folder.0.clone(),
+            directory: folder.path.clone(),
             transport: spec.transport,
             progress,
             workers,
@@ -233,17 +234,23 @@ impl Ends {
 }
 
 /// A folder of its own for the sockets of a measurement.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// Locked while this process lives.
+    _secret: File,
+}
 
 impl Folder {
     pub(crate) fn create() -> Result<Self, LabError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        static SWEPT: Once = Once::new();
+        SWEPT.call_once(|| sweep::folders_of_the_dead(&std::env::temp_dir()));
         let mut making = Making::begin()?;
         let mut builder = std::fs::DirBuilder::new();
         builder.mode(0o700);
         let path = loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("penstock-lab-{}-{number}", std::process::id()));
+            let path = std::env::temp_dir().join(sweep::folder_name(std::process::id(), number));
             match builder.create(&path) {
                 Ok(()) => break path,
                 // Left by a process of this number that was killed.
@@ -255,29 +262,41 @@ impl Folder {
             }
         };
         making.has_folder(&path);
-        let folder = Self(path);
-        folder.make_secret().map_err(LabError::refused("make a secret for the two ends"))?;
-        Ok(folder)
-    }
-
-    /// For ends of this folder that meet over the network: a line of 64 digits that nobody else knows.
-    fn make_secret(&self) -> std::io::Result<()> {
-        let mut bytes = [0u8; 32];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(self.0.join(SECRET))?;
-        writeln!(file, "{digits}")
+        match make_secret(&path) {
+            Ok(secret) => Ok(Self { path, _secret: secret }),
+            Err(error) => {
+                drop(making);
+                remove(&path);
+                Err(LabError::refused("make a secret for the two ends")(error))
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
+}
+
+/// For ends of this folder that meet over the network: a line of 64 digits that nobody else knows. Locked until it is closed.
+fn make_secret(folder: &Path) -> std::io::Result<File> {
+    let mut bytes = [0u8; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(folder.join(SECRET))?;
+    // Without locks, as on some network file systems, only the process's number says whether it lives.
+    let _ = file.try_lock();
+    writeln!(file, "{digits}")?;
+    Ok(file)
+}
+
+fn remove(folder: &Path) {
+    // A folder that cannot be removed is empty and in the system's folder for such.
+    let _ = std::fs::remove_dir_all(folder);
+    sweep::folder_is_gone(folder);
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that cannot be removed is empty and in the system's folder for such.
-        let _ = std::fs::remove_dir_all(&self.0);
-        sweep::folder_is_gone(&self.0);
+        remove(&self.path);
     }
 }

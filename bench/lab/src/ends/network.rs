@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penstock::config::{ConfigError, PagesChoice, TcpIo, VerbsConnect};
-use penstock::{Config, Engine, Peer, RemoteRegion, SystemEnv};
+use penstock::{Config, Engine, Peer, PeerPackets, RemoteRegion, SystemEnv};
 use serde::{Deserialize, Serialize};
 
 use super::end::End;
@@ -153,7 +153,8 @@ impl Asked {
             other => return Err(self.client.unexpected(&other).into()),
         };
         let peer = self.client.peer();
-        let remote = peer.wait_region(&label, CONNECT).map_err(LabError::refused("find the target's pool"))?;
+        let remote = peer.wait_region(&label, CONNECT).map_err(LabError::refused("find the target's pool"));
+        let remote = remote.map_err(|error| error.or_loss_of(peer))?;
         Ok((Served { client: self.client, about: self.about, pool: label }, remote, counter))
     }
 }
@@ -179,6 +180,11 @@ impl Served {
     pub(crate) fn mention(&mut self, near: &End, moved: u64) {
         // Where there is no room for it the next one says as much.
         let _ = self.client.mention(&near.engine, &Request::Charge { moved, is_last: false });
+    }
+
+    /// What has become of the packets to and from it, while the session stands and where there are some.
+    pub(crate) fn packets(&self) -> Option<PeerPackets> {
+        self.client.peer().packets()
     }
 
     /// Has a stretch of the blocks looked at. Answers how many bytes were; none where `is_over` said so before the answer came.

@@ -1,11 +1,16 @@
-//! What a process that ends in the middle of a measurement has to remove, and how nothing new comes meanwhile.
+//! What a process that ends in the middle of a measurement has to remove, and how nothing new comes meanwhile; and what the next one
+//! removes of one that was killed.
 
+use std::fs::{DirEntry, File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, geteuid, kill_process, test_kill_process, waitpid};
 
+use super::SECRET;
 use crate::error::LabError;
 
 /// How long a target that was killed is waited for, in steps.
@@ -74,5 +79,76 @@ pub fn sweep() {
     for folder in std::mem::take(&mut made.folders) {
         // The process ends: nobody could be told.
         let _ = std::fs::remove_dir_all(folder);
+    }
+}
+
+const FOLDER_PREFIX: &str = "penstock-lab-";
+
+/// What the folder of this number of a process is called.
+pub(super) fn folder_name(process: u32, number: u64) -> String {
+    format!("{FOLDER_PREFIX}{process}-{number}")
+}
+
+/// The process of which a folder of this name is.
+fn process_of(name: &str) -> Option<Pid> {
+    let (process, number) = name.strip_prefix(FOLDER_PREFIX)?.split_once('-')?;
+    number.parse::<u64>().ok()?;
+    Pid::from_raw(process.parse().ok()?)
+}
+
+/// Removes the folders that this user's processes have left here because they were killed.
+pub(super) fn folders_of_the_dead(here: &Path) {
+    let Ok(entries) = std::fs::read_dir(here) else { return };
+    for entry in entries.flatten().filter(is_of_the_dead) {
+        // What stays is removed the next time.
+        let _ = std::fs::remove_dir_all(entry.path());
+    }
+}
+
+fn is_of_the_dead(folder: &DirEntry) -> bool {
+    let Some(process) = folder.file_name().to_str().and_then(process_of) else { return false };
+    if test_kill_process(process) != Err(Errno::SRCH) {
+        return false;
+    }
+    // A link to a folder is none itself.
+    let is_ours = folder.metadata().is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw());
+    // Whoever lives in another container, whose processes have other numbers, holds the lock.
+    let is_held = || {
+        File::open(folder.path().join(SECRET))
+            .is_ok_and(|secret| matches!(secret.try_lock(), Err(TryLockError::WouldBlock)))
+    };
+    is_ours && !is_held()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Folder, make_secret};
+    use super::*;
+
+    #[test]
+    fn folders_of_killed_processes_are_removed_and_those_of_the_living_stay() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let folder = Folder::create().unwrap();
+        let make = |name: String| {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let (dead, living) = (child.id(), std::process::id());
+        let left = [make(folder_name(dead, 0)), make(folder_name(dead, 1))];
+        drop(make_secret(&left[1]).unwrap());
+        let held = make(folder_name(dead, 2));
+        let _secret = make_secret(&held).unwrap();
+        let others = [
+            make(folder_name(living, 0)),
+            make(format!("penstock-lab-{dead}")),
+            make(format!("penstock-lab-rdma-{dead}-0")),
+            make(format!("penstock-lab-{dead}-here")),
+            make(format!("penstock-lab-0-{dead}")),
+        ];
+        folders_of_the_dead(folder.path());
+        assert!(left.iter().all(|left| !left.exists()), "{left:?}");
+        assert!(held.exists() && others.iter().all(|other| other.exists()), "{others:?}");
     }
 }

@@ -63,7 +63,8 @@ impl Bench {
         let arrivals = match options.workload.arrivals {
             true => {
                 let counter = ends.peer.wait_counter(&ends.counter, Duration::from_secs(5));
-                Some(counter.ok_or(LabError::Target { why: "it announced no counter".to_owned() })?)
+                let missing = || LabError::Target { why: "it announced no counter".to_owned() };
+                Some(counter.ok_or_else(|| LabError::lost(&ends.peer).unwrap_or_else(missing))?)
             }
             false => None,
         };

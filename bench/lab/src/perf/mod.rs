@@ -214,7 +214,8 @@ fn measure_here(
     let cpu = bench.ends.target_cpu().ok().map(|now| bench.cpu + now.saturating_sub(target_cpu));
     let samples = Samples { engine, kernel, plain, submit, post, guests };
     let stands = Stretch { from: 0, bytes: 0 };
-    let measured = Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes + warmed.unwrap_or(0), stands };
+    let cpu_bytes = bytes + warmed.unwrap_or(0);
+    let measured = Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes, stands, packets: None };
     Ok((measured, halt))
 }
 
@@ -227,12 +228,14 @@ fn measure_there(
     charge(bench, 0, false)?;
     let cpu = clock::process_cpu();
     let mut meter = Meter::begin(watch, options.limit.within, options.is_sharp);
+    meter.packets = bench.ends.peer.packets();
     let (mut engine, mut submit) = (Thinned::new(), Thinned::new());
     let (stands, halt) = bench.rounds_there(options.limit.rounds as u64, &mut meter, |round| {
         engine.push(round.total_ns);
         submit.push(round.submit_ns);
     });
     let (bytes, rounds, elapsed) = (meter.bytes, meter.rounds, meter.moving);
+    let packets = meter.packets.map(Packets::from);
     let cpu = clock::process_cpu() - cpu;
     let is_lost = matches!(halt, Some(Halt::Failed(_)));
     let there = if is_lost { None } else { charge(bench, bytes, true).ok() };
@@ -242,7 +245,7 @@ fn measure_there(
         samples.post.push(bench.post_round());
     }
     let cpu = there.map(|there| there + cpu);
-    Ok((Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes, stands }, halt))
+    Ok((Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes, stands, packets }, halt))
 }
 
 fn charge(bench: &mut Bench, moved: u64, is_last: bool) -> Result<Duration, PerfError> {

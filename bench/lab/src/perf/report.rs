@@ -54,7 +54,7 @@ pub struct Report {
     pub post_us_p50: f64,
     /// CPU time of both processes for 10^9 bytes, in seconds. Of a server on another host it is the part that was charged to this
     /// measurement: what the server used is dealt out among all that measure, by the bytes they moved. Not a number (`null`) where
-    /// the other process could not be asked any more.
+    /// the other process could not be asked any more, and where not one byte was moved.
     pub cpu_s_per_gb: f64,
     /// The middle time of the best copy kernel alone, over the same kind of spans between the same pools
     /// by as many bare threads in the same run, in microseconds. Not a number (`null`) where the target is on another
@@ -76,7 +76,8 @@ pub struct Report {
     /// Who served the target, where that was on another host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
-    /// What became of this end's packets, preparation and verification included, where the transport has packets of its own.
+    /// What became of this end's packets, preparation and verification included, where the transport has packets of its own. Of a
+    /// session with another host that has ended meanwhile it is what was seen at most a quarter of a second before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<Packets>,
     /// The rounds themselves.
@@ -154,6 +155,8 @@ pub(super) struct Measured {
     pub(super) cpu_bytes: u64,
     /// Where the bytes stand that landed well, of a target on another host.
     pub(super) stands: Stretch,
+    /// What had become of packets when they were last looked at.
+    pub(super) packets: Option<Packets>,
 }
 
 /// Times of rounds, of which so many are kept at most: when there are more, every second one is.
@@ -241,7 +244,9 @@ impl Report {
 
     /// Fills in everything that follows from the rounds and from the look at the bytes.
     pub(super) fn with(mut self, measured: Measured, verified: Option<u64>, cut_off: Option<CutOff>) -> Self {
-        let Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes, .. } = measured;
+        let Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes, packets, .. } = measured;
+        // A session that has ended has none any more.
+        self.packets = self.packets.or(packets);
         (self.rounds, self.bytes_total, self.elapsed_s) = (rounds, bytes, elapsed.as_secs_f64());
         self.min_us = least(&samples.engine) / 1e3;
         self.p50_us = median(&samples.engine) / 1e3;
@@ -258,6 +263,7 @@ impl Report {
         self.gbps = bytes as f64 / elapsed.as_nanos() as f64;
         self.gbps_p50 = self.bytes as f64 / median(&samples.engine);
         self.post_us_p50 = (median(&samples.submit) + median(&samples.post)) / 1e3;
+        let cpu = cpu.filter(|_| cpu_bytes > 0);
         self.cpu_s_per_gb = cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / (cpu_bytes as f64 / 1e9));
         self.floor_us = median(&samples.kernel) / 1e3;
         let bytes_verified = verified.unwrap_or(0);
@@ -307,8 +313,16 @@ pub(crate) fn example() -> Report {
     };
     let (bytes, elapsed) = (4 * 16_000, Duration::from_micros(10));
     let cpu = Some(Duration::from_micros(64));
-    let measured =
-        Measured { samples, bytes, rounds: 4, elapsed, cpu, cpu_bytes: bytes, stands: Stretch { from: 0, bytes: 0 } };
+    let measured = Measured {
+        samples,
+        bytes,
+        rounds: 4,
+        elapsed,
+        cpu,
+        cpu_bytes: bytes,
+        stands: Stretch { from: 0, bytes: 0 },
+        packets: None,
+    };
     report.with(measured, Some(bytes), None)
 }
 
@@ -372,6 +386,7 @@ mod tests {
             cpu: None,
             cpu_bytes: bytes,
             stands: Stretch { from: 0, bytes: 0 },
+            packets: None,
         };
         let report = report.with(measured, Some(bytes), None);
         assert_eq!((report.gbps, report.gbps_p50), (0.048, 16.0));
@@ -390,12 +405,31 @@ mod tests {
             cpu,
             cpu_bytes: bytes,
             stands: Stretch { from: 0, bytes: 0 },
+            packets: None,
         };
         let report = example().with(measured, None, Some(CutOff::Interrupted));
         let value = serde_json::to_value(&report).unwrap();
         assert_eq!((&value["gbps"], &value["bytes_total"]), (&1.0.into(), &8_000.into()));
         assert!(["p50_us", "min_us", "p99_us", "gbps_p50"].iter().all(|key| value[key].is_null()), "{value}");
         assert_eq!((&value["cut_off"], &value["verified"]), (&"interrupted".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn without_a_byte_there_are_packets_and_no_cpu_time_for_it() {
+        let cpu = Some(Duration::from_micros(8));
+        let stands = Stretch { from: 0, bytes: 0 };
+        let (samples, elapsed) = (Samples::default(), Duration::from_secs(1));
+        let last_look = PeerPackets {
+            packets: PacketStatistics { sent: 10, lost: 10, ..PacketStatistics::default() },
+            round_trip: Duration::from_millis(1),
+            window_bytes: 1_188,
+        };
+        let packets = Packets::from(last_look);
+        let measured =
+            Measured { samples, bytes: 0, rounds: 0, elapsed, cpu, cpu_bytes: 0, stands, packets: Some(packets) };
+        let report = example().with(measured, None, Some(CutOff::Failed("lost".to_owned())));
+        assert!(report.cpu_s_per_gb.is_nan());
+        assert_eq!((report.packets, packets.lost), (Some(packets), 10), "they are counted all the same");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use penstock::PeerPackets;
+
 use crate::ends::end::End;
 use crate::ends::network::Served;
 
@@ -67,6 +69,8 @@ pub(super) struct Meter<'w, 'a> {
     pub(super) rounds: u64,
     /// The time in which the engine moved.
     pub(super) moving: Duration,
+    /// The packets of a session with a server when they were last looked at: after its end there is nothing to look at.
+    pub(super) packets: Option<PeerPackets>,
     /// When the turn began that goes on.
     turn: Option<Instant>,
     told: Interval,
@@ -81,8 +85,21 @@ impl<'w, 'a> Meter<'w, 'a> {
         let deadline = begun.checked_add(within);
         let last = deadline.filter(|_| is_sharp).and_then(|deadline| deadline.checked_add(GRACE));
         let told = Interval { from: Duration::ZERO, to: Duration::ZERO, bytes: 0, rounds: 0, moving: Duration::ZERO };
-        let (bytes, rounds, moving) = (0, 0, Duration::ZERO);
-        Self { watch, begun, deadline, last, least: 0, bytes, rounds, moving, turn: None, told, reported: begun }
+        let (bytes, rounds, moving, packets) = (0, 0, Duration::ZERO, None);
+        Self {
+            watch,
+            begun,
+            deadline,
+            last,
+            least: 0,
+            bytes,
+            rounds,
+            moving,
+            packets,
+            turn: None,
+            told,
+            reported: begun,
+        }
     }
 
     /// The time cuts off nothing before one round has ended.
@@ -136,6 +153,7 @@ impl<'w, 'a> Meter<'w, 'a> {
         {
             self.reported = now;
             served.mention(near, self.bytes);
+            self.packets = served.packets().or(self.packets);
         }
         let (Some(length), elapsed) = (self.watch.interval, now.duration_since(self.begun)) else { return };
         if elapsed.saturating_sub(self.told.to) < length {

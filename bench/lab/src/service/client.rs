@@ -62,11 +62,16 @@ impl fmt::Display for ServiceError {
             Self::Silent { peer, within } => {
                 write!(f, "`{peer}` did not answer within {within:?}; is it `penstock serve` that runs there?")
             }
-            Self::Ended { peer, loss: Some(loss), .. } => {
-                write!(f, "the session with `{peer}` ended: {loss}; does `penstock serve` still run there?")
-            }
-            Self::Ended { peer, cause, loss: None } => {
-                write!(f, "the session with `{peer}` ended ({cause}); does `penstock serve` still run there?")
+            Self::Ended { peer, cause, loss } => {
+                match loss {
+                    Some(loss) => write!(f, "the session with `{peer}` ended: {loss}")?,
+                    None => write!(f, "the session with `{peer}` ended ({cause})")?,
+                }
+                // Every other cause says itself what to do, and the peer still runs.
+                match cause {
+                    Cause::PeerLost | Cause::PeerClosed => f.write_str("; does `penstock serve` still run there?"),
+                    _ => Ok(()),
+                }
             }
             Self::Closing { peer } => write!(f, "{}", closing(peer)),
             Self::NotSent(source) => write!(f, "the request could not be sent: {source}"),
@@ -279,6 +284,31 @@ impl Client {
                 self.look()?;
             }
             engine.notifications(&mut self.notes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_peer_that_has_left_or_is_silent_may_have_ended() {
+        let ended = |cause, loss: Option<&str>| {
+            let (peer, loss) = ("serve-b".to_owned(), loss.map(str::to_owned));
+            ServiceError::Ended { peer, cause, loss }.to_string()
+        };
+        let unheard = "UDP 192.0.2.1:7400: not one packet of the peer has come: let UDP pass";
+        assert_eq!(ended(Cause::NoPath, Some(unheard)), format!("the session with `serve-b` ended: {unheard}"));
+        for (cause, loss, is_asked) in [
+            (Cause::NoPath, None, false),
+            (Cause::PeerCorrupt, None, false),
+            (Cause::PeerLost, Some("no answer for 3.0 s"), true),
+            (Cause::PeerLost, None, true),
+            (Cause::PeerClosed, None, true),
+        ] {
+            let words = ended(cause, loss);
+            assert_eq!(words.contains("does `penstock serve` still run there?"), is_asked, "{words}");
         }
     }
 }

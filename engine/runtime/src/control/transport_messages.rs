@@ -47,9 +47,21 @@ impl<E: Env> Control<E> {
             transport_messages.on_message(words).map_err(|fault| fault.0)
         });
         if let Err(cause) = heard {
-            peer.note_loss(|| format!("what its lanes say ends the session: {cause}"));
+            peer.note_loss(|| loss_of(peer, cause));
             tracing::warn!(peer = %peer.name, %cause, "what a peer's lanes say ends the session");
             self.leave(token, cause, None);
         }
+    }
+}
+
+/// The words for a session that a message of the peer's lanes ends. Of its path only the peer knows more, and logs it.
+fn loss_of(peer: &PeerState, cause: Cause) -> String {
+    match (cause, peer.address) {
+        (Cause::NoPath, Some(address)) => format!(
+            "{address} says that packets of transport `{}` do not pass between it and this host: mostly the mend is to let UDP pass between \
+             both hosts in both directions; its log says why",
+            peer.transport
+        ),
+        _ => format!("what its lanes say ends the session: {cause}"),
     }
 }

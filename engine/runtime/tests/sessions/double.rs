@@ -110,7 +110,11 @@ impl TransportMessages for Session {
 
     fn on_message(&self, words: &[u8]) -> Result<(), LaneFault> {
         self.heard.lock().unwrap().push(words.to_vec());
-        if words == b"nonsense" { Err(LaneFault(Cause::PeerCorrupt)) } else { Ok(()) }
+        match words {
+            b"nonsense" => Err(LaneFault(Cause::PeerCorrupt)),
+            b"no path" => Err(LaneFault(Cause::NoPath)),
+            _ => Ok(()),
+        }
     }
 }
 

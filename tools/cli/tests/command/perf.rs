@@ -86,6 +86,10 @@ fn packets_are_counted_where_there_are_some() {
     let ran = perf(&folder, &["--json", "--transport", "datagram"]);
     assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
     let packets = &ran.json()["packets"];
+    let help = penstock(&["perf", "--help"]).out;
+    for key in packets.as_object().unwrap().keys() {
+        assert!(help.contains(key), "the help does not name `{key}`");
+    }
     let number = |key: &str| packets[key].as_f64().unwrap();
     assert!(number("sent") > 0.0 && number("received") > 0.0 && number("round_trip_us") > 0.0, "{packets}");
     assert!((0.0..=1.0).contains(&number("loss")) && number("window_bytes") >= 1_188.0, "{packets}");
