@@ -112,13 +112,13 @@ impl Congestion {
         LENIENCE.mul_f64(of_all.clamp(0.0, 1.0))
     }
 
-    /// For how long nothing is heard before what is under way counts as lost, doubled so often. It is no longer than `longest`, unless a round
-    /// trip is: what is repeated sooner is repeated for nothing, for ever.
+    /// For how long nothing is heard before what is under way counts as lost, doubled so often. It is no longer than `longest`, unless the
+    /// smallest round trip is: what is repeated sooner is repeated for nothing, for ever.
     pub fn timeout(&self, doublings: u32, longest: Duration) -> Duration {
         let once = if self.smoothed.is_zero() { TIMEOUT_FIRST } else { self.smoothed + 4 * self.variation };
-        let once = once.max(TIMEOUT_MIN);
-        let (doubled, longest) = (once.saturating_mul(1 << doublings.min(8)), longest.min(TIMEOUT_MAX));
-        if self.smoothed.is_zero() { doubled.min(longest) } else { doubled.min(longest.max(once)) }
+        let doubled = once.max(TIMEOUT_MIN).saturating_mul(1 << doublings.min(8));
+        let least = if self.smoothed.is_zero() { Duration::ZERO } else { self.base() + self.base() / 4 };
+        doubled.min(longest.min(TIMEOUT_MAX).max(least))
     }
 
     /// When the next packet may leave although the window is smaller than one: after the last one of so many bytes.

@@ -34,7 +34,9 @@ pub(super) struct Giver {
     reader: Option<Epoch>,
     /// In which session.
     peer: Option<Peer<SimEnv>>,
-    /// When something was disturbed for the last time before its session was over and its chunk with it.
+    /// When its engine last had its session, as far as its application has looked.
+    stood_at: Timestamp,
+    /// Before its session was over, and its chunk with it: when something was disturbed for the last time, or it last stood, if that is earlier.
     cut_at: Option<Timestamp>,
     /// How its chunk ends, once it is put.
     pub(super) wait: Option<Wait>,
@@ -60,6 +62,7 @@ impl Giver {
             op: None,
             reader: None,
             peer: None,
+            stood_at: begun,
             cut_at: None,
             wait: None,
             has_withdrawn: false,
@@ -82,8 +85,12 @@ impl Giver {
         if let (Some(op), Some(wait)) = (&self.op, &mut self.wait) {
             let had_ended = wait.end.is_some();
             wait.look(op.poll(), now, stage.disturbed)?;
-            if !had_ended && wait.failed_at().is_some() && self.peer.as_ref().is_some_and(|of| of.ended().is_some()) {
-                self.cut_at = Some(stage.disturbed);
+            let is_over = self.peer.as_ref().is_some_and(|of| of.ended().is_some());
+            if !is_over {
+                self.stood_at = now;
+            } else if !had_ended && wait.failed_at().is_some() {
+                // Who was frozen meanwhile hears of it only when that is over.
+                self.cut_at = Some(stage.disturbed.min(self.stood_at));
             }
             if wait.is_settled(now) {
                 self.forget();
