@@ -179,6 +179,11 @@ fn session() -> (Model, [Side; 2]) {
 
 /// Two sides that have joined.
 fn joined() -> (Model, [Side; 2]) {
+    joined_with([1 << 20; 2], FRAME)
+}
+
+/// Two whose receive buffers take so much, with packets of so many bytes.
+fn joined_with(receive_bytes: [u64; 2], frame: usize) -> (Model, [Side; 2]) {
     let now = Timestamp::default() + Duration::from_secs(1);
     let model = Model(Arc::new(Mutex::new(Wire { now, ..Wire::default() })));
     let make = |side: usize| {
@@ -192,7 +197,7 @@ fn joined() -> (Model, [Side; 2]) {
             let facts = PortFacts {
                 name,
                 address: address(side),
-                receive_bytes: 1 << 20,
+                receive_bytes: receive_bytes[side],
                 needs_checksums: true,
                 joins_equal: true,
             };
@@ -214,7 +219,7 @@ fn joined() -> (Model, [Side; 2]) {
     let blobs = [two.3.blob.clone(), one.3.blob.clone()];
     let sides = [one, two].into_iter().zip(blobs).map(|((segments, region, transport, offering), blob)| {
         let mut link = (offering.join)(&blob, Vec::new()).unwrap();
-        assert_eq!(link.path, format!("in datagrams over a model, frame {FRAME}, 1 connections"));
+        assert_eq!(link.path, format!("in datagrams over a model, frame {frame}, 1 connections"));
         Side {
             driver: transport.driver(0).unwrap().unwrap(),
             ready: segments.mailbox.view().ready(0),
@@ -450,6 +455,13 @@ fn strangers_and_forgers_wake_no_lane() {
     sides[1].lane = None;
     assert_eq!(sides[1].transport.peer_packets(PEER), None);
     assert_eq!(sides[1].transport.packets(), Some(all), "what is over is still counted");
+}
+
+#[test]
+fn a_packet_takes_an_eighth_of_the_smaller_buffer_and_is_never_too_short() {
+    for (receive_bytes, frame) in [([1 << 20, 18_000], 1354), ([18_000, 1 << 20], 1354), ([1, 18_000], 1188)] {
+        joined_with(receive_bytes, frame);
+    }
 }
 
 #[test]

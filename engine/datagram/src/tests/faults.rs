@@ -317,7 +317,8 @@ fn what_this_side_is_late_by_counts_for_no_timeout() {
         assert!(pair.run(LONG, |pair| pair.ends[0].ended == [(1, Ok(1000))]));
         pair.run(Duration::from_millis(50), |_| false);
         pair.cuts = [true; 2];
-        pair.write(0, 2, 2, OPEN, &[span(0, 1000)]);
+        // Several packets, of which one asks.
+        pair.write(0, 2, 2, OPEN, &[span(0, 5000)]);
         pair.turn();
         let connection = &mut pair.ends[0].connection;
         let due = connection.deadline();
