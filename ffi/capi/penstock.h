@@ -396,6 +396,10 @@ typedef enum {
      A card cannot do what was asked.
      */
     PENSTOCK_CARD_REFUSED = 134,
+    /*
+     Bytes came otherwise than they left, again and again.
+     */
+    PENSTOCK_PAYLOAD_CORRUPT = 135,
 } penstock_status;
 
 /*

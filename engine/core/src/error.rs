@@ -107,6 +107,8 @@ coded! {
         CardFailed = 33: "a network card of this host has failed; see the kernel's log, and start the engine anew when it is well",
         /// A card cannot do what was asked of it.
         CardRefused = 34: "a network card cannot carry out a part of the plan; see the log for its own words, and leave the rail out if it comes again",
+        /// Bytes came with another checksum than they left with, again and again.
+        PayloadCorrupt = 35: "bytes of the plan came otherwise than they left, again and again; leave memory unchanged while it is moved, or see what on the way between the hosts changes packets",
     }
 }
 

@@ -14,8 +14,8 @@ use penstock_core::{Cause, Timestamp};
 use penstock_transport::{CounterRef, Note};
 
 use self::transmit::Selection;
+use crate::checksum::crc32c;
 use crate::congestion::Congestion;
-use crate::crc32c::crc32c;
 use crate::credit::{ReceiveCredit, SendCredit};
 use crate::in_flight::{InFlightPackets, PacketItem};
 use crate::initiator::{EndedOp, GivenUpOp, Initiator, MoveRequest, OpKind, ProtocolViolation};
@@ -382,6 +382,7 @@ impl DatagramConnection {
         }
         if packet.checksum().is_some_and(|checksum| checksum != crc32c(packet.payload)) {
             self.statistics.corrupt += 1;
+            self.on_mismatch(&packet, side)?;
             return Ok(PacketFate::Corrupt);
         }
         if self.statistics.received == 0 && ack.as_ref().is_some_and(|ack| ack.highest == 0) {
@@ -454,6 +455,18 @@ impl DatagramConnection {
         if lost > 0 {
             self.congestion.on_loss(lost, now);
         }
+    }
+
+    /// The payload of a packet, which is the peer's, is not what its checksum says. An operation of which that is so too often ends.
+    fn on_mismatch(&mut self, packet: &Packet<'_>, side: &mut impl LocalSide) -> Result<(), ConnectionError> {
+        for message in packet.messages().map_while(Result::ok) {
+            match message {
+                PacketMessage::Write { part, .. } => self.target.on_mismatch(part, packet.number(), side)?,
+                PacketMessage::Data { part, .. } => self.initiator.on_mismatch(part, packet.number()),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn on_message(&mut self, message: PacketMessage<'_>, side: &mut impl LocalSide) -> Result<(), ConnectionError> {

@@ -14,6 +14,7 @@ use penstock_core::plan::RegionKey;
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Span};
 
+use crate::checksum::Mismatches;
 use crate::connection::{LocalSide, Piece};
 use crate::in_flight::PacketItem;
 use crate::target::PartArrival;
@@ -108,6 +109,7 @@ struct Op {
     sent: u64,
     /// Parts of a READ's data that are here.
     landed: u64,
+    mismatches: Mismatches,
     failed: Option<Cause>,
     notify: NotifyHead,
     payload: Vec<u8>,
@@ -263,6 +265,7 @@ impl Initiator {
         (op.key, op.revision, op.sent, op.landed, op.failed) = (Some(what.key), what.revision, 0, 0, None);
         op.spans.clear();
         op.spans.extend_from_slice(what.spans);
+        op.mismatches = Mismatches::default();
         op.bytes = what.spans.iter().map(|span| span.len).sum();
         if kind == OpKind::Write {
             op.left = op.cut(first, room, EXTENT_BYTES);
@@ -458,6 +461,15 @@ impl Initiator {
             Err(cause) => self.give_up(part.operation, Some(cause)),
         }
         Ok(PartArrival::New)
+    }
+
+    /// Data of a READ came in this packet with a wrong checksum. Too often: it is given up.
+    pub fn on_mismatch(&mut self, part: OpPart, number: u64) {
+        let Some(op) = self.open_mut(part.operation) else { return };
+        let is_waited_for = op.kind == OpKind::Read && op.state == OpState::Open && op.landed >> part.index & 1 == 0;
+        if is_waited_for && op.mismatches.count(part.index, number, op.landed) {
+            self.give_up(part.operation, Some(Cause::PayloadCorrupt));
+        }
     }
 
     /// What is to be sent next, at or behind this operation.

@@ -14,7 +14,7 @@
 
 pub mod congestion;
 pub mod connection;
-pub mod crc32c;
+pub mod checksum;
 pub mod credit;
 pub mod in_flight;
 pub mod initiator;

@@ -16,6 +16,7 @@ use penstock_core::limits::NOTE_BYTES_MAX;
 use penstock_core::planted::{self, Bug};
 use penstock_transport::Note;
 
+use crate::checksum::Mismatches;
 use crate::connection::{LocalSide, Piece};
 use crate::in_flight::PacketItem;
 use crate::initiator::{OPERATIONS_MAX, ProtocolViolation, even_part, part_bytes};
@@ -54,6 +55,7 @@ struct PeerOp {
     is_queued: bool,
     extents: Vec<(u64, u64)>,
     bytes: u64,
+    mismatches: Mismatches,
     notify: NotifyHead,
     payload: Vec<u8>,
 }
@@ -156,6 +158,7 @@ impl Target {
             PeerOpState::Unknown => {
                 (op.state, op.kind, op.count) = (PeerOpState::Open, Some(kind), count);
                 (op.had, op.unsent, op.sent, op.bytes, op.is_queued) = (0, 0, 0, 0, false);
+                op.mismatches = Mismatches::default();
                 Ok(Some(op))
             }
         }
@@ -195,6 +198,22 @@ impl Target {
         }
         self.notify_ready(side)?;
         Ok(PartArrival::New)
+    }
+
+    /// Bytes for this side's memory came in this packet with a wrong checksum. Too often: they are refused.
+    pub fn on_mismatch(
+        &mut self,
+        part: OpPart,
+        number: u64,
+        side: &mut impl LocalSide,
+    ) -> Result<(), ProtocolViolation> {
+        let Some(op) = self.begin(part.operation, PeerOpKind::Write, part.count)? else { return Ok(()) };
+        let is_here = op.had >> part.index & 1 == 1;
+        if !is_here && op.mismatches.count(part.index, number, op.had) {
+            self.refuse(part.operation, Some(Cause::PayloadCorrupt), side);
+            self.notify_ready(side)?;
+        }
+        Ok(())
     }
 
     /// The peer asks for bytes.

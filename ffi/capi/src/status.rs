@@ -136,6 +136,8 @@ pub enum penstock_status {
     PENSTOCK_CARD_FAILED = 133,
     /// A card cannot do what was asked.
     PENSTOCK_CARD_REFUSED = 134,
+    /// Bytes came otherwise than they left, again and again.
+    PENSTOCK_PAYLOAD_CORRUPT = 135,
 }
 
 /// All of them in words.
@@ -202,6 +204,7 @@ pub(crate) const TEXTS: &[(penstock_status, &CStr)] = &[
     (PENSTOCK_RECEIVER_NOT_READY, c"the peer's worker took no messages for too long"),
     (PENSTOCK_CARD_FAILED, c"a network card of this host has failed"),
     (PENSTOCK_CARD_REFUSED, c"a network card cannot carry out a part of the plan"),
+    (PENSTOCK_PAYLOAD_CORRUPT, c"bytes of the plan came otherwise than they left, again and again"),
 ];
 
 /// Where the causes begin.

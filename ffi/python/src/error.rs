@@ -151,8 +151,8 @@ static CLASSES: &[Class] = &[
     class(
         "NetworkFailed",
         Some("ConnectionError"),
-        "A rail or a card between the two hosts failed.",
-        &[PENSTOCK_RAIL_LOST, PENSTOCK_RECEIVER_NOT_READY, PENSTOCK_CARD_FAILED],
+        "A rail or a card between the two hosts failed, or bytes came otherwise than they left.",
+        &[PENSTOCK_RAIL_LOST, PENSTOCK_RECEIVER_NOT_READY, PENSTOCK_CARD_FAILED, PENSTOCK_PAYLOAD_CORRUPT],
     ),
     class(
         "Unsupported",

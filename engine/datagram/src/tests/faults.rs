@@ -394,6 +394,28 @@ fn forged_and_foreign_packets_change_nothing() {
 }
 
 #[test]
+fn payload_that_comes_wrong_every_time_ends_its_operation_and_no_other() {
+    let mut pair = Pair::new(1, 1472, true, NONE, 1 << 16);
+    pair.ends[0].side.memory[..3000].fill(6);
+    pair.ends[0].side.memory[4000..7000].fill(5);
+    pair.spoils = [true; 2];
+    pair.write(0, 1, 1, OPEN, &[span(0, 3000)]);
+    pair.notify(0, 2, 1, None, &[]);
+    pair.read(0, 3, 3, OPEN, &[span(4000, 3000)]);
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 3));
+    pair.ends[0].ended.sort_unstable_by_key(|&(id, _)| id);
+    assert_eq!(pair.ends[0].ended, [1, 2, 3].map(|id| (id, Err(Cause::PayloadCorrupt))));
+    assert_eq!((pair.ends[1].side.placed, pair.ends[1].side.notes.len()), (0, 0));
+    assert!(pair.ends[0].side.memory[4000..7000].iter().all(|&byte| byte == 5), "nothing of it landed");
+    pair.spoils = [false; 2];
+    pair.write(0, 4, 4, OPEN, &[span(0, 3000)]);
+    assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 4));
+    assert_eq!(pair.ends[0].ended[3], (4, Ok(3000)));
+    assert!(pair.ends[1].side.memory[..3000].iter().all(|&byte| byte == 6));
+    assert_eq!(pair.ends.each_ref().map(|end| end.error), [None; 2]);
+}
+
+#[test]
 fn memory_that_is_gone_ends_its_operation_and_no_other() {
     let mut pair = Pair::new(1, 1472, false, NONE, 1 << 20);
     pair.ends[0].side.memory.fill(5);

@@ -192,6 +192,8 @@ pub(super) struct Pair {
     seen: Vec<Vec<u8>>,
     /// Packets to this end vanish.
     pub(super) cuts: [bool; 2],
+    /// The last byte of payload of each packet is changed on its way to this end.
+    pub(super) spoils: [bool; 2],
     /// What each side grants the other.
     pub(super) share: u64,
     pub(super) takes_ended: bool,
@@ -233,6 +235,7 @@ impl Pair {
             frame: vec![0; frame_bytes],
             seen: Vec::new(),
             cuts: [false; 2],
+            spoils: [false; 2],
             share: ReceiveBuffer::new(BUFFER).share(1, 1, 0, frame_bytes),
             takes_ended: true,
             base_us: 20,
@@ -265,6 +268,10 @@ impl Pair {
         if random.once_in(self.faults.rot) {
             let bit = random.below(packet.len() as u64 * 8);
             packet[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        let header = usize::from(u16::from_le_bytes([packet[16], packet[17]]));
+        if let Some(last) = packet[header..].last_mut().filter(|_| self.spoils[to]) {
+            *last ^= 1;
         }
         // In order and one by one, as on one wire, but for those that are late.
         let soonest = self.now + Duration::from_micros(self.base_us + random.below(5));

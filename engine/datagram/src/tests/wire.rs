@@ -62,7 +62,7 @@ fn each_message_comes_back_as_it_was_put() {
     assert!(packet.is_authentic(&key()) && packet.has_messages());
     assert_eq!((packet.connection(), packet.number(), packet.used()), (0x1122_3344_5566_7788, 42, 1 << 40));
     assert_eq!(packet.ack(), Some(ack()));
-    assert_eq!(packet.checksum(), Some(crate::crc32c::crc32c(b"12345DATAabc")));
+    assert_eq!(packet.checksum(), Some(crate::checksum::crc32c(b"12345DATAabc")));
     let messages: Vec<_> = packet.messages().collect::<Result<_, _>>().unwrap();
     let part = |operation, index, count| OpPart { operation, index, count };
     assert_eq!(messages.len(), 8);
@@ -114,7 +114,7 @@ fn padding_is_zeros_that_no_message_sees() {
     let packet = Packet::parse(&frame[..260]).unwrap();
     assert!(packet.is_authentic(&key()));
     assert!(packet.payload[..4] == *b"DATA" && packet.payload[4..].iter().all(|&byte| byte == 0));
-    assert_eq!(packet.checksum(), Some(crate::crc32c::crc32c(packet.payload)));
+    assert_eq!(packet.checksum(), Some(crate::checksum::crc32c(packet.payload)));
     let messages: Vec<_> = packet.messages().collect();
     let part = OpPart { operation: 3, index: 0, count: 1 };
     assert_eq!(messages, [Ok(PacketMessage::Data { part, bytes: b"DATA" })]);

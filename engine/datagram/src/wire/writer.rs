@@ -156,7 +156,7 @@ impl<'a> PacketWriter<'a> {
             frame[end + bytes..end + bytes + padding].fill(0);
         }
         let bytes = bytes + padding;
-        let checksum = if is_checked { crate::crc32c::crc32c(&frame[end..end + bytes]) } else { 0 };
+        let checksum = if is_checked { crate::checksum::crc32c(&frame[end..end + bytes]) } else { 0 };
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         let flags = flags | flag(is_checked, IS_CHECKED) | flag(padding > 0, IS_PADDED);
         let [low, high] = (end as u16).to_le_bytes();
