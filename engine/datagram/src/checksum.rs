@@ -56,7 +56,11 @@ mod tests {
         let bytes: Vec<u8> = (0..70_000_u32).map(|at| (at * 7 + at / 256) as u8).collect();
         for len in (0..300).chain([1_392, 4_095, 4_096, 8_191, 24_577, 65_507]) {
             let start = len % 9;
-            assert_eq!(crc32c(&bytes[start..start + len]), by_bits(&bytes[start..start + len]), "{len} bytes at {start}");
+            assert_eq!(
+                crc32c(&bytes[start..start + len]),
+                by_bits(&bytes[start..start + len]),
+                "{len} bytes at {start}"
+            );
         }
     }
 

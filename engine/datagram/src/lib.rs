@@ -12,9 +12,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 pub mod congestion;
 pub mod connection;
-pub mod checksum;
 pub mod credit;
 pub mod in_flight;
 pub mod initiator;
