@@ -270,7 +270,7 @@ impl Pair {
             packet[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         let header = usize::from(u16::from_le_bytes([packet[16], packet[17]]));
-        if let Some(last) = packet[header..].last_mut().filter(|_| self.spoils[to]) {
+        if let Some(last) = packet.get_mut(header..).filter(|_| self.spoils[to]).and_then(<[u8]>::last_mut) {
             *last ^= 1;
         }
         // In order and one by one, as on one wire, but for those that are late.
