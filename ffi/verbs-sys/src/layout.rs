@@ -69,23 +69,6 @@ pub struct Constant {
     pub value: i64,
 }
 
-/// A function of a shared library.
-#[derive(Debug)]
-pub struct Function {
-    /// Its symbol.
-    pub name: &'static str,
-    /// The symbol's version that is asked for.
-    pub version: &'static str,
-    /// The library that has it.
-    pub library: &'static str,
-    /// Whether a library without it is used all the same.
-    pub is_optional: bool,
-    /// The types of its arguments, as written here.
-    pub arguments: &'static [&'static str],
-    /// The type that it returns, as written here; empty if it returns nothing.
-    pub returns: &'static str,
-}
-
 /// Defines structures and unions of C and lists them as `STRUCTS` of the module.
 ///
 /// `struct name` stands for the C type `struct name`; `struct name = "…"` for the C type so called. A field that C reaches by
@@ -193,6 +176,8 @@ macro_rules! either {
 }
 
 pub(crate) use {c_constants, c_structs, either};
+
+pub use penstock_loader::Function;
 
 use crate::{cm, verbs};
 

@@ -7,7 +7,6 @@
 //!
 //! Read in this order:
 //!
-//! - [`shared`]: shared libraries, and how a library of functions is defined
 //! - [`verbs`], [`cm`]: the two libraries
 //! - [`words`]: what their numbers mean; [`look`](mod@look): what of all this is here
 //! - [`layout`]: the list of everything that has to agree with C (with [`plain`] below it)
@@ -18,13 +17,12 @@ pub mod cm;
 pub mod layout;
 pub mod look;
 pub mod plain;
-pub mod shared;
 pub mod verbs;
 pub mod words;
 
 pub use cm::Cm;
 pub use look::{Seen, look};
-pub use shared::{Missing, Named, NotHere};
+pub use penstock_loader::{Missing, Named, NotHere};
 pub use verbs::Verbs;
 
 /// Both libraries.

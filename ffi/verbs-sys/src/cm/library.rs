@@ -5,8 +5,8 @@ use std::ptr;
 
 use super::constants::rdma_port_space;
 use super::types::{rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
-use crate::shared::c_library;
 use crate::verbs::{ibv_context, ibv_event_type, ibv_qp_attr};
+use penstock_loader::c_library;
 
 c_library! {
     /// librdmacm. Its functions answer 0, or -1 with `errno`, where they do not say otherwise.

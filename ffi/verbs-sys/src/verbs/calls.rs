@@ -16,7 +16,7 @@ use super::library::Verbs;
 use super::memory::{ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
 use super::queue::{ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex};
 use super::work::ibv_sge;
-use crate::shared::Missing;
+use penstock_loader::Missing;
 
 const _: () = assert!(offset_of!(ibv_device_attr_ex, orig_attr) == 0, "the older attributes come first");
 const _: () = {

@@ -11,7 +11,7 @@ use super::device::{ibv_async_event, ibv_device, ibv_device_attr, ibv_gid, ibv_g
 use super::extended::ibv_qp_ex;
 use super::memory::{ibv_mr, ibv_pd};
 use super::queue::{ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
-use crate::shared::c_library;
+use penstock_loader::c_library;
 
 /// The beginning of [`ibv_port_attr`], as programs knew it that were built with older headers.
 #[derive(Debug)]

@@ -1,4 +1,7 @@
-//! Shared libraries, opened when they are asked for.
+//! Shared libraries, opened when they are asked for: nothing is linked, and a program with this in it runs where they are not.
+//!
+//! [`c_library`] defines a library as a structure of its functions. It opens once for the whole process, or says what is missing and
+//! which package has it.
 
 use std::error::Error;
 use std::ffi::{CStr, c_void};
@@ -73,15 +76,32 @@ impl fmt::Display for Missing {
 
 impl Error for Missing {}
 
+/// A function of a shared library.
+#[derive(Debug)]
+pub struct Function {
+    /// Its symbol.
+    pub name: &'static str,
+    /// The symbol's version that is asked for.
+    pub version: &'static str,
+    /// The library that has it.
+    pub library: &'static str,
+    /// Whether a library without it is used all the same.
+    pub is_optional: bool,
+    /// The types of its arguments, as written here.
+    pub arguments: &'static [&'static str],
+    /// The type that it returns, as written here; empty if it returns nothing.
+    pub returns: &'static str,
+}
+
 /// An open library. It stays open until the process ends: drivers register themselves with it and cannot be taken back.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub struct Shared {
     handle: NonNull<c_void>,
 }
 
 impl Shared {
     /// Opens `library`.
-    pub(crate) fn open(library: Named) -> Result<Self, NotHere> {
+    pub fn open(library: Named) -> Result<Self, NotHere> {
         // SAFETY: a C string, and flags of the manual page. What the library does as it is loaded is what a program linked with
         // it lets it do too.
         let handle = unsafe { libc::dlopen(library.soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -93,7 +113,7 @@ impl Shared {
 
     /// The function `symbol` of exactly `version`, as a program gets it that was linked with the library: an interface of
     /// the same name with other structures has another version.
-    pub(crate) fn find(&self, symbol: &CStr, version: &CStr) -> Option<NonNull<c_void>> {
+    pub fn find(&self, symbol: &CStr, version: &CStr) -> Option<NonNull<c_void>> {
         let handle = self.handle.as_ptr();
         // SAFETY: the handle is open, and both are C strings.
         #[cfg(target_env = "gnu")]
@@ -124,6 +144,7 @@ fn last_words() -> String {
 /// Those under `required` have to be there, or the library is not; those under `optional` answer [`Missing`] where they are not.
 /// Those under `wrapped` are required too, but called by methods that are written by hand: C has them under names that its
 /// headers call otherwise.
+#[macro_export]
 macro_rules! c_library {
     (
         $(#[$meta:meta])*
@@ -148,12 +169,12 @@ macro_rules! c_library {
 
         impl $library {
             /// The library's name and package.
-            pub const NAMED: $crate::shared::Named =
-                $crate::shared::Named { soname: $crate::shared::c_string(concat!($soname, "\0")), packages: $packages };
+            pub const NAMED: $crate::Named =
+                $crate::Named { soname: $crate::c_string(concat!($soname, "\0")), packages: $packages };
 
             /// Every function that is looked for.
-            pub(crate) const FUNCTIONS: &[$crate::layout::Function] = &[
-                $( $crate::layout::Function {
+            pub const FUNCTIONS: &[$crate::Function] = &[
+                $( $crate::Function {
                     name: stringify!($wrapped),
                     version: $wversion,
                     library: $soname,
@@ -161,7 +182,7 @@ macro_rules! c_library {
                     arguments: &[$(stringify!($wtype)),*],
                     returns: concat!($(stringify!($wreturns))?),
                 }, )*
-                $( $crate::layout::Function {
+                $( $crate::Function {
                     name: stringify!($required),
                     version: $rversion,
                     library: $soname,
@@ -169,7 +190,7 @@ macro_rules! c_library {
                     arguments: &[$(stringify!($rtype)),*],
                     returns: concat!($(stringify!($rreturns))?),
                 }, )*
-                $( $crate::layout::Function {
+                $( $crate::Function {
                     name: stringify!($optional),
                     version: $oversion,
                     library: $soname,
@@ -180,7 +201,7 @@ macro_rules! c_library {
             ];
 
             /// Opens the library, once for the whole process. A library that is not here is looked for again at the next call.
-            pub fn open() -> Result<&'static Self, $crate::shared::NotHere> {
+            pub fn open() -> Result<&'static Self, $crate::NotHere> {
                 static OPEN: ::std::sync::OnceLock<$library> = ::std::sync::OnceLock::new();
                 if let Some(open) = OPEN.get() {
                     return Ok(open);
@@ -190,11 +211,11 @@ macro_rules! c_library {
             }
 
             /// Opens `named` and looks for every function in it.
-            fn load(named: $crate::shared::Named) -> Result<Self, $crate::shared::NotHere> {
-                let shared = $crate::shared::Shared::open(named)?;
+            fn load(named: $crate::Named) -> Result<Self, $crate::NotHere> {
+                let shared = $crate::Shared::open(named)?;
                 Ok(Self {
                     $( $wrapped: {
-                        let place = $crate::shared::required!(shared, named, $soname, $wrapped, $wversion);
+                        let place = $crate::required!(shared, named, $soname, $wrapped, $wversion);
                         // SAFETY: the symbol of this name and version is a function of this type.
                         unsafe {
                             ::std::mem::transmute::<
@@ -204,7 +225,7 @@ macro_rules! c_library {
                         }
                     }, )*
                     $( $required: {
-                        let place = $crate::shared::required!(shared, named, $soname, $required, $rversion);
+                        let place = $crate::required!(shared, named, $soname, $required, $rversion);
                         // SAFETY: the symbol of this name and version is a function of this type.
                         unsafe {
                             ::std::mem::transmute::<
@@ -213,7 +234,7 @@ macro_rules! c_library {
                             >(place)
                         }
                     }, )*
-                    $( $optional: $crate::shared::find!(shared, $optional, $oversion).map(|place| {
+                    $( $optional: $crate::find!(shared, $optional, $oversion).map(|place| {
                         // SAFETY: the symbol of this name and version is a function of this type.
                         unsafe {
                             ::std::mem::transmute::<
@@ -226,9 +247,9 @@ macro_rules! c_library {
             }
 
             /// The optional functions that this library does not have.
-            pub fn missing(&self) -> impl Iterator<Item = $crate::shared::Missing> {
+            pub fn missing(&self) -> impl Iterator<Item = $crate::Missing> {
                 [$(
-                    (self.$optional.is_none(), $crate::shared::missing!($soname, $optional, $oversion)),
+                    (self.$optional.is_none(), $crate::missing!($soname, $optional, $oversion)),
                 )*].into_iter().filter_map(|(is_missing, missing): (bool, _)| is_missing.then_some(missing))
             }
 
@@ -257,11 +278,11 @@ macro_rules! c_library {
                 pub unsafe fn $optional(
                     &self,
                     $($oarg: $otype),*
-                ) -> Result<$crate::shared::returned!($($oreturns)?), $crate::shared::Missing> {
+                ) -> Result<$crate::returned!($($oreturns)?), $crate::Missing> {
                     match self.$optional {
                         // SAFETY: the caller promises what the function asks for.
                         Some(function) => Ok(unsafe { function($($oarg),*) }),
-                        None => Err($crate::shared::missing!($soname, $optional, $oversion)),
+                        None => Err($crate::missing!($soname, $optional, $oversion)),
                     }
                 }
             )*
@@ -270,35 +291,43 @@ macro_rules! c_library {
 }
 
 /// The place of a symbol, if there is one.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! find {
     ($shared:ident, $symbol:ident, $version:literal) => {{
-        const SYMBOL: &::std::ffi::CStr = $crate::shared::c_string(concat!(stringify!($symbol), "\0"));
-        const VERSION: &::std::ffi::CStr = $crate::shared::c_string(concat!($version, "\0"));
+        const SYMBOL: &::std::ffi::CStr = $crate::c_string(concat!(stringify!($symbol), "\0"));
+        const VERSION: &::std::ffi::CStr = $crate::c_string(concat!($version, "\0"));
         $shared.find(SYMBOL, VERSION)
     }};
 }
 
 /// The place of a symbol; where there is none, the function it stands in ends with that.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! required {
     ($shared:ident, $named:ident, $soname:literal, $symbol:ident, $version:literal) => {
-        match $crate::shared::find!($shared, $symbol, $version) {
+        match $crate::find!($shared, $symbol, $version) {
             Some(place) => place,
             None => {
-                let missing = $crate::shared::missing!($soname, $symbol, $version);
-                return Err($crate::shared::NotHere::Symbol { library: $named, missing });
+                let missing = $crate::missing!($soname, $symbol, $version);
+                return Err($crate::NotHere::Symbol { library: $named, missing });
             }
         }
     };
 }
 
 /// The typed absence of a symbol.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! missing {
     ($soname:literal, $symbol:ident, $version:literal) => {
-        $crate::shared::Missing { library: $soname, symbol: stringify!($symbol), version: $version }
+        $crate::Missing { library: $soname, symbol: stringify!($symbol), version: $version }
     };
 }
 
 /// What a function returns, written out.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! returned {
     () => {
         ()
@@ -309,14 +338,12 @@ macro_rules! returned {
 }
 
 /// A name of ours as C wants it.
-pub(crate) const fn c_string(with_zero: &'static str) -> &'static CStr {
+pub const fn c_string(with_zero: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(with_zero.as_bytes()) {
         Ok(string) => string,
         Err(_) => panic!("a name has a zero in it"),
     }
 }
-
-pub(crate) use {c_library, find, missing, required, returned};
 
 #[cfg(test)]
 mod tests {
@@ -341,7 +368,7 @@ mod tests {
     mod fixture {
         use std::ffi::{c_char, c_int};
 
-        super::c_library! {
+        crate::c_library! {
             /// A part of the C library, with an optional function that is not there.
             struct Whole = "libc.so.6" in "libc6";
             wrapped { "GLIBC_2.2.5" fn abs(of: c_int) -> c_int; }
@@ -357,7 +384,7 @@ mod tests {
             }
         }
 
-        super::c_library! {
+        crate::c_library! {
             /// A library that lacks what it has to have.
             struct Lacking = "libc.so.6" in "libc6";
             wrapped {}
