@@ -8,6 +8,7 @@ import threading
 import unittest
 
 import penstock
+from test_waits import use_up_room
 
 BLOCK = 4096
 
@@ -41,12 +42,7 @@ class Awaiting(unittest.IsolatedAsyncioTestCase):
 
     async def test_a_wait_sleeps(self) -> None:
         # Room for one notification only in sixteen: the others wait until somebody takes them.
-        transfers = []
-        while True:
-            try:
-                transfers.append(self.peer.notify(1, bytes(4096)))
-            except penstock.Full:
-                break
+        transfers = await asyncio.to_thread(use_up_room, self.peer)
         waits = [asyncio.ensure_future(self.ended(transfer)) for transfer in transfers]
         await asyncio.sleep(0.3)
         before = os.times()
@@ -67,11 +63,7 @@ class Awaiting(unittest.IsolatedAsyncioTestCase):
 
     async def stuck(self) -> penstock.Transfer:
         """A transfer that does not end: its notification has no room."""
-        while True:
-            try:
-                last = self.peer.notify(1, bytes(4096))
-            except penstock.Full:
-                return last
+        return (await asyncio.to_thread(use_up_room, self.peer))[-1]
 
     async def test_a_timeout_cancels_and_answers(self) -> None:
         transfer = await self.stuck()

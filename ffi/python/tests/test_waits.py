@@ -37,16 +37,18 @@ def interrupted(wait) -> float:  # type: ignore[no-untyped-def]
     raise AssertionError("the wait was not interrupted")
 
 
-def use_up_room(peer: penstock.Peer) -> None:
+def use_up_room(peer: penstock.Peer) -> list[penstock.Transfer]:
     """Sends notifications that nobody takes until there is room for no more: a close waits for the last ones."""
+    transfers = []
     until = time.monotonic() + 0.2
     while time.monotonic() < until:
         try:
-            peer.notify(1, bytes(4096))
+            transfers.append(peer.notify(1, bytes(4096)))
         except penstock.Full:
             time.sleep(0.001)  # The engine's thread may only be late: only a lack that lasts is one.
         else:
             until = time.monotonic() + 0.2
+    return transfers
 
 
 class ControlC(unittest.TestCase):
