@@ -5,7 +5,7 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard cbindgen header install wheel fmt clean
+.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard cbindgen header dpdk install wheel fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
@@ -83,6 +83,18 @@ HEADER ?= ffi/capi/penstock.h
 header: $(CBINDGEN) ## write the C header anew from the sources of ffi/capi
 	@$(CBINDGEN) --quiet --config ffi/capi/cbindgen.toml --output $(HEADER) ffi/capi
 	@sed -i 's/^\( *\)# Safety$$/\1The caller sees to it:/' $(HEADER)
+
+# The library between Penstock and DPDK, made for the release of DPDK that is installed. It is linked into nothing: the same programs run without it.
+DPDK_SHIM := target/dpdk/libpenstock-dpdk.so.1
+DPDK_SOURCES := ffi/dpdk-shim/shim/penstock_dpdk
+
+dpdk: ## build the library between Penstock and DPDK: target/dpdk/libpenstock-dpdk.so.1 (installs libdpdk-dev as root)
+	@pkg-config --exists libdpdk || apt-get install --yes --no-install-recommends libdpdk-dev pkg-config gcc
+	@install -d $(dir $(DPDK_SHIM))
+	@$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -shared -fPIC $$(pkg-config --cflags libdpdk) \
+	  -Wl,-soname,$(notdir $(DPDK_SHIM)) -Wl,--version-script=$(DPDK_SOURCES).map -Wl,-z,defs -o $(DPDK_SHIM) $(DPDK_SOURCES).c \
+	  -lrte_ethdev -lrte_mempool -lrte_mbuf -lrte_ring -lrte_eal
+	@echo "for programs here: export PENSTOCK_DPDK_SHIM=$(abspath $(DPDK_SHIM))"
 
 # Where C and C++ find Penstock: include/penstock.h, lib/libpenstock.{so,a} and lib/pkgconfig/penstock.pc.
 PREFIX ?= /usr/local

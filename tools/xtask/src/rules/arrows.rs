@@ -105,6 +105,7 @@ const CONFORMANCE: &[&str] = &[
 const PLACES: &[Place] = &[
     // Foreign interfaces know nothing of ours.
     place("penstock-loader", "ffi/loader", &[]),
+    place("penstock-dpdk-shim", "ffi/dpdk-shim", &["penstock-loader"]),
     place("penstock-verbs-sys", "ffi/verbs-sys", &["penstock-loader"]),
     place("penstock-core", "engine/core", &[]),
     place("penstock-ring", "engine/ring", &["penstock-core"]),

@@ -44,10 +44,11 @@ const fn file(path: &'static str, package: &'static str) -> File {
 }
 
 /// What a lab compiles with, or loads.
-const FILES: [File; 5] = [
+const FILES: [File; 6] = [
     file("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     file("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
     file("/usr/lib/llvm-14/lib/libclang.so.1", "libclang-14-dev"),
+    file("/usr/include/dpdk/rte_ethdev.h", "libdpdk-dev"),
     file("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     file("/usr/lib/x86_64-linux-gnu/librdmacm.so.1", "librdmacm1"),
 ];

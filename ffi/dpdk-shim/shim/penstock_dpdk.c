@@ -1,0 +1,260 @@
+#define _GNU_SOURCE
+#include "penstock_dpdk.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_version.h>
+
+#define BURST_MAX 64u
+/* Buffers that a thread keeps for itself. */
+#define CACHED_BUFFERS 256
+/* Ethernet's header, with one VLAN tag, and its checksum. */
+#define ETHERNET_BYTES (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 4)
+
+static_assert(sizeof(struct penstock_dpdk_facts) == 52, "facts");
+static_assert(sizeof(struct penstock_dpdk_options) == 8, "options");
+static_assert(sizeof(struct penstock_dpdk_counts) == 40, "counts");
+static_assert(sizeof(struct penstock_dpdk_packet) == 24, "packet");
+
+static penstock_dpdk_log log_line;
+static struct rte_mempool *pools[RTE_MAX_ETHPORTS];
+
+const char *penstock_dpdk_release(void)
+{
+    static char words[32];
+    if (words[0] == 0)
+        snprintf(words, sizeof words, "%d.%02d.%d", RTE_VER_YEAR, RTE_VER_MONTH, RTE_VER_MINOR);
+    return words;
+}
+
+uint64_t penstock_dpdk_sizes(void)
+{
+    return sizeof(struct penstock_dpdk_facts) | sizeof(struct penstock_dpdk_options) << 16 |
+           sizeof(struct penstock_dpdk_counts) << 32 | sizeof(struct penstock_dpdk_packet) << 48;
+}
+
+const char *penstock_dpdk_error(int error)
+{
+    return rte_strerror(-error);
+}
+
+/* What DPDK writes to its log, a line at a time. */
+static ssize_t write_log(void *cookie, const char *bytes, size_t count)
+{
+    (void)cookie;
+    uint32_t level = rte_log_cur_msg_loglevel();
+    size_t start = 0;
+    for (size_t at = 0; at <= count; at++) {
+        if (at < count && bytes[at] != '\n')
+            continue;
+        if (at > start)
+            log_line(level, bytes + start, at - start);
+        start = at + 1;
+    }
+    return count;
+}
+
+int penstock_dpdk_start(int argc, char **argv, penstock_dpdk_log log)
+{
+    cookie_io_functions_t calls = {.write = write_log};
+    log_line = log;
+    FILE *stream = fopencookie(NULL, "w", calls);
+    if (stream == NULL)
+        return -errno;
+    setvbuf(stream, NULL, _IOLBF, BUFSIZ);
+    rte_openlog_stream(stream);
+    return rte_eal_init(argc, argv) < 0 ? -rte_errno : 0;
+}
+
+int penstock_dpdk_enter(void)
+{
+    if (rte_lcore_id() != LCORE_ID_ANY)
+        return 0;
+    return rte_thread_register() < 0 ? -rte_errno : 0;
+}
+
+void penstock_dpdk_leave(void)
+{
+    rte_thread_unregister();
+}
+
+int penstock_dpdk_ports(void)
+{
+    return rte_eth_dev_count_avail();
+}
+
+int penstock_dpdk_next_port(uint16_t from)
+{
+    uint16_t port = rte_eth_find_next(from);
+    return port < RTE_MAX_ETHPORTS ? port : -ENODEV;
+}
+
+int penstock_dpdk_port_of(const char *name)
+{
+    uint16_t port;
+    int error = rte_eth_dev_get_port_by_name(name, &port);
+    return error < 0 ? error : port;
+}
+
+int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts)
+{
+    struct rte_eth_dev_info info;
+    struct rte_ether_addr mac;
+    struct rte_eth_link link = {0};
+    memset(facts, 0, sizeof *facts);
+    int error = rte_eth_dev_info_get(port, &info);
+    if (error == 0)
+        error = rte_eth_macaddr_get(port, &mac);
+    if (error == 0)
+        error = rte_eth_dev_get_mtu(port, &facts->mtu);
+    if (error < 0)
+        return error;
+    (void)rte_eth_link_get_nowait(port, &link);
+    snprintf(facts->driver, sizeof facts->driver, "%s", info.driver_name);
+    memcpy(facts->mac, mac.addr_bytes, sizeof facts->mac);
+    facts->is_up = link.link_status == RTE_ETH_LINK_UP;
+    facts->queues_max = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
+    facts->mtu_max = info.max_mtu;
+    uint64_t in = info.rx_offload_capa, out = info.tx_offload_capa;
+    facts->checksums = (in & RTE_ETH_RX_OFFLOAD_IPV4_CKSUM ? 1 : 0) | (in & RTE_ETH_RX_OFFLOAD_UDP_CKSUM ? 2 : 0) |
+                       (out & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM ? 4 : 0) | (out & RTE_ETH_TX_OFFLOAD_UDP_CKSUM ? 8 : 0);
+    return 0;
+}
+
+/* Queues of a port, each with its buffers in the port's pool. */
+static int set_up_queues(uint16_t port, const struct penstock_dpdk_options *options, struct rte_mempool *pool)
+{
+    int socket = rte_eth_dev_socket_id(port), error = 0;
+    for (uint16_t queue = 0; queue < options->queues && error == 0; queue++) {
+        error = rte_eth_rx_queue_setup(port, queue, options->receive_packets, socket, NULL, pool);
+        if (error == 0)
+            error = rte_eth_tx_queue_setup(port, queue, options->send_packets, socket, NULL);
+    }
+    return error;
+}
+
+int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options)
+{
+    struct rte_eth_dev_info info;
+    struct rte_eth_conf how = {0};
+    uint16_t mtu = options->mtu;
+    int error = rte_eth_dev_info_get(port, &info);
+    if (error == 0 && mtu == 0)
+        error = rte_eth_dev_get_mtu(port, &mtu);
+    if (error < 0)
+        return error;
+    how.rxmode.mtu = RTE_MIN(mtu, info.max_mtu);
+    how.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
+    error = rte_eth_dev_configure(port, options->queues, options->queues, &how);
+    if (error < 0)
+        return error;
+
+    char name[RTE_MEMPOOL_NAMESIZE];
+    snprintf(name, sizeof name, "penstock_%u", port);
+    /* Full queues of both kinds, what threads keep, and bursts between them. A packet lies in one piece. */
+    uint32_t each = options->receive_packets + options->send_packets + 2 * CACHED_BUFFERS + 2 * BURST_MAX;
+    uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_ALIGN(mtu + ETHERNET_BYTES, 64);
+    struct rte_mempool *pool = rte_pktmbuf_pool_create(name, options->queues * each, CACHED_BUFFERS, 0, room,
+                                                       rte_eth_dev_socket_id(port));
+    if (pool == NULL)
+        return -rte_errno;
+    error = set_up_queues(port, options, pool);
+    if (error == 0)
+        error = rte_eth_dev_start(port);
+    if (error < 0) {
+        rte_mempool_free(pool);
+        return error;
+    }
+    pools[port] = pool;
+    return 0;
+}
+
+void penstock_dpdk_close(uint16_t port)
+{
+    (void)rte_eth_dev_stop(port);
+    (void)rte_eth_dev_close(port);
+    rte_mempool_free(pools[port]);
+    pools[port] = NULL;
+}
+
+int penstock_dpdk_counts(uint16_t port, struct penstock_dpdk_counts *counts)
+{
+    struct rte_eth_stats stats;
+    int error = rte_eth_stats_get(port, &stats);
+    if (error < 0)
+        return error;
+    *counts = (struct penstock_dpdk_counts){
+        .received = stats.ipackets,
+        .sent = stats.opackets,
+        .missed = stats.imissed + stats.rx_nombuf,
+        .receive_errors = stats.ierrors,
+        .send_errors = stats.oerrors,
+    };
+    return 0;
+}
+
+int penstock_dpdk_in_use(uint16_t port)
+{
+    return pools[port] == NULL ? -ENODEV : (int)rte_mempool_in_use_count(pools[port]);
+}
+
+uint32_t penstock_dpdk_receive(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t most)
+{
+    struct rte_mbuf *buffers[BURST_MAX];
+    uint16_t count = rte_eth_rx_burst(port, queue, buffers, RTE_MIN(most, BURST_MAX));
+    for (uint16_t at = 0; at < count; at++) {
+        struct rte_mbuf *buffer = buffers[at];
+        uint64_t of = buffer->ol_flags;
+        int is_bad = (of & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_BAD ||
+                     (of & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_BAD;
+        packets[at] = (struct penstock_dpdk_packet){
+            .buffer = buffer,
+            .bytes = rte_pktmbuf_mtod(buffer, uint8_t *),
+            .len = buffer->data_len,
+            .flags = is_bad | (buffer->nb_segs > 1) << 1,
+        };
+    }
+    return count;
+}
+
+void penstock_dpdk_put_back(struct penstock_dpdk_packet *packets, uint32_t count)
+{
+    for (uint32_t at = 0; at < count; at++)
+        rte_pktmbuf_free(packets[at].buffer);
+}
+
+uint32_t penstock_dpdk_take(uint16_t port, struct penstock_dpdk_packet *packets, uint32_t count)
+{
+    struct rte_mbuf *buffers[BURST_MAX];
+    count = RTE_MIN(count, BURST_MAX);
+    if (rte_pktmbuf_alloc_bulk(pools[port], buffers, count) != 0)
+        return 0;
+    for (uint32_t at = 0; at < count; at++)
+        packets[at] = (struct penstock_dpdk_packet){
+            .buffer = buffers[at],
+            .bytes = rte_pktmbuf_mtod(buffers[at], uint8_t *),
+            .len = rte_pktmbuf_tailroom(buffers[at]),
+        };
+    return count;
+}
+
+uint32_t penstock_dpdk_send(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t count)
+{
+    struct rte_mbuf *buffers[BURST_MAX];
+    count = RTE_MIN(count, BURST_MAX);
+    for (uint32_t at = 0; at < count; at++) {
+        buffers[at] = packets[at].buffer;
+        buffers[at]->data_len = buffers[at]->pkt_len = packets[at].len;
+    }
+    return rte_eth_tx_burst(port, queue, buffers, count);
+}

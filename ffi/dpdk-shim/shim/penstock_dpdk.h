@@ -1,0 +1,97 @@
+/*
+ * What Penstock needs of DPDK, a burst at a time.
+ *
+ * DPDK's hot calls are inline functions of its headers, made for the structures of one release. This library is compiled against the
+ * headers that are installed, and Penstock opens it at run time: the same program runs with and without DPDK. Its symbols have the
+ * version PENSTOCK_DPDK_1; whoever changes a function or a structure here changes that.
+ *
+ * Functions return 0 or a count where they do not say otherwise, and a negative errno when they fail.
+ */
+#ifndef PENSTOCK_DPDK_H
+#define PENSTOCK_DPDK_H
+
+#include <stdint.h>
+
+/* A line of DPDK's log, without its end; level 1 (emergency) to 8 (debug). May be called by any thread. */
+typedef void (*penstock_dpdk_log)(uint32_t level, const char *line, uint32_t bytes);
+
+/* What a port is. */
+struct penstock_dpdk_facts {
+    char driver[32];
+    uint8_t mac[6];
+    /* Whether the link is up, and whether the port says so by itself. */
+    uint8_t is_up;
+    uint8_t reserved;
+    /* Queues of each kind at most. */
+    uint16_t queues_max;
+    /* Bytes of an IP packet: as it is set, and at most. */
+    uint16_t mtu;
+    uint16_t mtu_max;
+    uint16_t reserved_2;
+    /* What it checks and computes itself: bit 0 IPv4 headers received, 1 UDP received, 2 IPv4 headers sent, 3 UDP sent. */
+    uint32_t checksums;
+};
+
+/* How a port is opened. */
+struct penstock_dpdk_options {
+    uint16_t queues;
+    /* Packets that wait in each queue, at most. */
+    uint16_t receive_packets;
+    uint16_t send_packets;
+    /* Bytes of an IP packet at most; 0: as the port has it. */
+    uint16_t mtu;
+};
+
+/* What has happened at a port since it was opened. */
+struct penstock_dpdk_counts {
+    uint64_t received;
+    uint64_t sent;
+    /* Packets that had no room in the receive queue, or no buffer. */
+    uint64_t missed;
+    uint64_t receive_errors;
+    uint64_t send_errors;
+};
+
+/* A packet, from its Ethernet header on. */
+struct penstock_dpdk_packet {
+    /* DPDK's. */
+    void *buffer;
+    uint8_t *bytes;
+    uint32_t len;
+    /* Of one that has come: bit 0, its IPv4 or UDP checksum was found wrong by the port; bit 1, it does not lie in one piece. */
+    uint32_t flags;
+};
+
+/* The release of DPDK that this was compiled for, such as 22.11.11, and sizes of the structures above as one number. */
+const char *penstock_dpdk_release(void);
+uint64_t penstock_dpdk_sizes(void);
+
+/* Starts DPDK, once for a process, on the thread that calls. DPDK pins that thread: let it be one that does nothing else. */
+int penstock_dpdk_start(int argc, char **argv, penstock_dpdk_log log);
+/* The words of a negative errno that was returned. */
+const char *penstock_dpdk_error(int error);
+
+/* A thread that calls what follows, from before its first call until after its last one. */
+int penstock_dpdk_enter(void);
+void penstock_dpdk_leave(void);
+
+/* Ports: how many there are, and the number of the next one from this number on, or -ENODEV. */
+int penstock_dpdk_ports(void);
+int penstock_dpdk_next_port(uint16_t from);
+int penstock_dpdk_port_of(const char *name);
+int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts);
+int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options);
+void penstock_dpdk_close(uint16_t port);
+int penstock_dpdk_counts(uint16_t port, struct penstock_dpdk_counts *counts);
+/* Buffers that are somewhere between the port and its users. */
+int penstock_dpdk_in_use(uint16_t port);
+
+/* One thread at a time for each queue. Packets that have come are given back by `put_back`. */
+uint32_t penstock_dpdk_receive(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t most);
+void penstock_dpdk_put_back(struct penstock_dpdk_packet *packets, uint32_t count);
+/* Empty packets to be written; `len` says how much room each has. */
+uint32_t penstock_dpdk_take(uint16_t port, struct penstock_dpdk_packet *packets, uint32_t count);
+/* Sends packets that were taken, `len` bytes of each. Those beyond the count that is returned are still the caller's. */
+uint32_t penstock_dpdk_send(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t count);
+
+#endif

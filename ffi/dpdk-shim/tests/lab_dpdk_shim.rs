@@ -1,0 +1,162 @@
+//! The shim with DPDK's own virtual port that gives back what is sent to it. Needs DPDK's headers and a C compiler; neither root nor huge
+//! pages.
+
+#![allow(unsafe_code, reason = "the shim is as unsafe as C")]
+#![allow(clippy::print_stdout, reason = "a lab says what it found")]
+
+use std::ffi::{CString, c_char};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use penstock_dpdk_shim::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket, Shim};
+
+/// DPDK makes a folder of this name, and leaves it behind.
+const PREFIX: &str = "--file-prefix=penstock-lab-shim";
+const ARGUMENTS: [&str; 10] = [
+    "penstock",
+    "--no-huge",
+    "-m",
+    "128",
+    "--no-pci",
+    "--no-shconf",
+    PREFIX,
+    "--no-telemetry",
+    "--vdev=net_ring0",
+    "--log-level=lib.eal:debug",
+];
+const BURST: usize = 32;
+const BURSTS: usize = 5_000;
+
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn log(_: u32, line: *const c_char, bytes: u32) {
+    // SAFETY: the shim says how many bytes there are.
+    let line = unsafe { std::slice::from_raw_parts(line.cast::<u8>(), bytes as usize) };
+    LOG.lock().unwrap().push(String::from_utf8_lossy(line).into_owned());
+}
+
+fn skip(test: &str, reason: &str) {
+    println!("{test} is skipped: {reason}");
+    if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
+        let mut notes = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        writeln!(notes, "{test}: {reason}").unwrap();
+    }
+}
+
+/// Builds the shim as a user does. None: it was not asked for, or there is no DPDK here.
+fn build() -> Result<String, String> {
+    if std::env::var_os("PENSTOCK_LABS").is_none() {
+        return Err("labs run with `make labs`".to_owned());
+    }
+    let has_headers =
+        Command::new("pkg-config").args(["--exists", "libdpdk"]).status().is_ok_and(|status| status.success());
+    if !has_headers {
+        return Err("DPDK's headers are not installed (Debian: libdpdk-dev)".to_owned());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let made = Command::new("make").args(["-s", "dpdk"]).current_dir(&root).status().expect("make runs");
+    assert!(made.success(), "make dpdk");
+    Ok(root.join("target/dpdk/libpenstock-dpdk.so.1").to_str().expect("a name in UTF-8").to_owned())
+}
+
+fn content(number: usize, len: usize) -> impl Iterator<Item = u8> {
+    (0..len).map(move |at| (number * 31 + at * 7 + at / 256) as u8)
+}
+
+/// Sends bursts to a port that gives them back, and looks at every byte.
+fn loop_bursts(shim: &Shim, port: u16) {
+    let (mut sent, mut received) = (0, 0);
+    let mut packets = [DpdkPacket::NONE; BURST];
+    let len = |number: usize| 60 + number * 13 % 1400;
+    while received < BURST * BURSTS {
+        if sent < BURST * BURSTS {
+            // SAFETY: there is room for a burst of packets.
+            let taken = unsafe { shim.penstock_dpdk_take(port, packets.as_mut_ptr(), BURST as u32) } as usize;
+            assert_eq!(taken, BURST, "buffers are given back");
+            for (at, packet) in packets.iter_mut().enumerate() {
+                assert!(packet.len >= 1514, "{} B of room", packet.len);
+                packet.len = len(sent + at) as u32;
+                // SAFETY: the packet has room for as much.
+                let room = unsafe { std::slice::from_raw_parts_mut(packet.bytes, packet.len as usize) };
+                room.iter_mut().zip(content(sent + at, len(sent + at))).for_each(|(place, byte)| *place = byte);
+            }
+            // SAFETY: they were taken just now.
+            let left = unsafe { shim.penstock_dpdk_send(port, 0, packets.as_mut_ptr(), BURST as u32) } as usize;
+            // SAFETY: what was not sent is still ours.
+            unsafe { shim.penstock_dpdk_put_back(packets[left..].as_mut_ptr(), (BURST - left) as u32) };
+            sent += left;
+        }
+        // SAFETY: there is room for a burst of packets.
+        let came = unsafe { shim.penstock_dpdk_receive(port, 0, packets.as_mut_ptr(), BURST as u32) } as usize;
+        for packet in &packets[..came] {
+            assert_eq!((packet.len as usize, packet.flags), (len(received), 0));
+            // SAFETY: the packet has so many bytes, and is ours until it is given back.
+            let bytes = unsafe { std::slice::from_raw_parts(packet.bytes, packet.len as usize) };
+            assert!(bytes.iter().copied().eq(content(received, bytes.len())), "packet {received}");
+            received += 1;
+        }
+        // SAFETY: they have come, and are not looked at again.
+        unsafe { shim.penstock_dpdk_put_back(packets.as_mut_ptr(), came as u32) };
+    }
+}
+
+fn with_a_port(shim: &'static Shim) {
+    let arguments = ARGUMENTS.map(|argument| CString::new(argument).expect("no zeros").into_raw());
+    let mut pointers = arguments.to_vec();
+    pointers.push(std::ptr::null_mut());
+    // SAFETY: the arguments are C strings that are never freed, with a null behind them.
+    let started = unsafe { shim.penstock_dpdk_start(ARGUMENTS.len() as i32, pointers.as_mut_ptr(), log) };
+    assert_eq!(started, 0, "{}; {:?}", shim.words(started), LOG.lock().unwrap());
+    assert!(!LOG.lock().unwrap().is_empty(), "the log comes here");
+
+    std::thread::spawn(|| {
+        // SAFETY: DPDK was started; all pointers name what lives here.
+        unsafe {
+            assert_eq!(shim.penstock_dpdk_enter(), 0);
+            assert_eq!(shim.penstock_dpdk_ports(), 1);
+            assert_eq!(shim.penstock_dpdk_port_of(c"net_ring0".as_ptr()), 0);
+            assert!(shim.penstock_dpdk_port_of(c"net_ring7".as_ptr()) < 0);
+            assert_eq!((shim.penstock_dpdk_next_port(0), shim.penstock_dpdk_next_port(1)), (0, -19));
+            let mut facts = DpdkFacts::default();
+            assert_eq!(shim.penstock_dpdk_facts(0, &raw mut facts), 0);
+            println!("{}: {facts:?}", facts.driver());
+            assert_eq!((facts.driver(), facts.queues_max), ("net_ring".to_owned(), 16));
+            let options = DpdkOptions { queues: 17, receive_packets: 256, send_packets: 256, mtu: 1500 };
+            assert!(shim.penstock_dpdk_open(0, &raw const options) < 0, "it has 16 queues of each kind");
+            let options = DpdkOptions { queues: 1, ..options };
+            {
+                let opened = shim.penstock_dpdk_open(0, &raw const options);
+                assert_eq!(opened, 0, "{}", shim.words(opened));
+                loop_bursts(shim, 0);
+                assert_eq!(shim.penstock_dpdk_in_use(0), 0, "all buffers came back");
+                let mut counts = DpdkCounts::default();
+                assert_eq!(shim.penstock_dpdk_counts(0, &raw mut counts), 0);
+                let total = (BURST * BURSTS) as u64;
+                assert_eq!((counts.received, counts.sent, counts.send_errors), (total, total, 0));
+            }
+            shim.penstock_dpdk_close(0);
+            shim.penstock_dpdk_leave();
+        }
+    })
+    .join()
+    .expect("the thread of the port ends well");
+}
+
+#[test]
+fn what_is_sent_comes_back_whole_and_buffers_are_given_back() {
+    let path = match build() {
+        Ok(path) => path,
+        Err(reason) => return skip("what_is_sent_comes_back_whole_and_buffers_are_given_back", &reason),
+    };
+    // SAFETY: this test has its process for itself, and no other thread reads the environment now.
+    unsafe { std::env::set_var("PENSTOCK_DPDK_SHIM", path) };
+    let shim = Shim::find().unwrap_or_else(|unusable| panic!("{unusable}"));
+    println!("DPDK {}", shim.release());
+    std::thread::spawn(|| with_a_port(shim)).join().expect("the thread of DPDK ends well");
+    let folders = ["/var/run".to_owned(), std::env::var("XDG_RUNTIME_DIR").unwrap_or_default()];
+    let left = folders.map(|folder| Path::new(&folder).join("dpdk/penstock-lab-shim"));
+    left.iter().filter(|left| left.exists()).for_each(|left| std::fs::remove_dir(left).expect("it is empty"));
+}
