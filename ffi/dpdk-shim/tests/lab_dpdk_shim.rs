@@ -32,8 +32,13 @@ const BURSTS: usize = 5_000;
 
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Keeps a line of DPDK's log.
+///
+/// # Safety
+///
+/// There are so many bytes at `line`.
 unsafe extern "C" fn log(_: u32, line: *const c_char, bytes: u32) {
-    // SAFETY: the shim says how many bytes there are.
+    // SAFETY: the caller promises it.
     let line = unsafe { std::slice::from_raw_parts(line.cast::<u8>(), bytes as usize) };
     LOG.lock().unwrap().push(String::from_utf8_lossy(line).into_owned());
 }
