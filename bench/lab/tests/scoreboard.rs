@@ -130,16 +130,21 @@ fn the_engines_own_packets_are_held_against_bare_ones_with_and_without_loss() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(rows.len(), 10, "{text}");
+    assert_eq!(rows.len(), 12, "{text}");
     for (place, row) in rows.iter().enumerate() {
         let note = row["note"].as_str().unwrap();
         assert_eq!((row["id"].as_str(), row["transport"].as_str()), (Some("M11u"), Some("datagram")));
         assert!(row["figure"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(note.contains(if place < 4 || place == 8 { "frames of 1472 B" } else { "frames of 65507 B" }), "{row}");
-        assert!(place >= 8 || note.contains("MB verified"), "{row}");
+        assert!(
+            note.contains(if place < 5 || place == 10 { "frames of 1472 B" } else { "frames of 65507 B" }),
+            "{row}"
+        );
+        assert!(place >= 10 || note.contains("MB verified"), "{row}");
     }
     let lossy: Vec<_> = rows.iter().filter(|row| row["against"] == "the same without loss").collect();
     assert_eq!(lossy.len(), 2);
+    let with_checksums = rows.iter().filter(|row| row["against"] == "the same without checksums");
+    assert!(with_checksums.clone().all(|row| row["ratio"].as_f64().unwrap() > 0.0) && with_checksums.count() == 2);
     for row in lossy {
         let note = row["note"].as_str().unwrap();
         let lost: f64 = note.split(" % of the sender").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();

@@ -100,9 +100,9 @@ impl EndSpec {
     pub fn start_engine(&self) -> Result<Engine, LabError> {
         let config = self.config().map_err(LabError::refused("read a configuration"))?;
         let _making = Making::begin()?;
-        let started = match self.network.loss_ppm {
-            0 => Engine::start(config),
-            loss_ppm => lossy::start(config, loss_ppm),
+        let started = match (self.network.loss_ppm, self.network.checksums) {
+            (0, false) => Engine::start(config),
+            (loss_ppm, checksums) => lossy::start(config, loss_ppm, checksums),
         };
         started.map_err(LabError::refused("start an engine"))
     }

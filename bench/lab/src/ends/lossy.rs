@@ -1,4 +1,5 @@
-//! A port for packets that loses a part of what it sends, as a way between hosts does.
+//! A port for packets that is worse than a socket: it loses a part of what it sends, as a way between hosts does, or leaves it to the packets to
+//! say whether they came as they left.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,13 +17,14 @@ const MILLION: u64 = 1_000_000;
 
 struct LossyPort {
     inner: UdpPort,
+    facts: PortFacts,
     loss_ppm: u64,
     random: u64,
 }
 
 impl Port for LossyPort {
     fn facts(&self) -> &PortFacts {
-        self.inner.facts()
+        &self.facts
     }
 
     fn frame_bytes(&self, to: SocketAddr) -> io::Result<usize> {
@@ -39,7 +41,7 @@ impl Port for LossyPort {
         frame_bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
     ) -> BurstSent {
-        let Self { inner, loss_ppm, random } = self;
+        let Self { inner, loss_ppm, random, .. } = self;
         inner.send(to, frame_bytes, &mut |frame| {
             loop {
                 let bytes = fill(frame)?;
@@ -59,14 +61,15 @@ impl Port for LossyPort {
     }
 }
 
-/// Starts an engine whose packets are lost on their way, so many of a million.
-pub(super) fn start(config: Config, loss_ppm: u32) -> Result<Engine, StartError> {
+/// Starts an engine whose packets are lost on their way, so many of a million, or carry checksums.
+pub(super) fn start(config: Config, loss_ppm: u32, needs_checksums: bool) -> Result<Engine, StartError> {
     let (frame_bytes_max, heartbeat) = (config.datagram.frame_bytes, config.session.heartbeat_ms);
     Engine::start_making(SystemEnv, config, |segments, registry| {
         let open: OpenPort = Arc::new(move |_| {
             let bind = SocketAddr::from(([127, 0, 0, 1], 0));
             let inner = UdpPort::open(UdpOptions { bind, receive_bytes: 0, send_bytes: 0, segmentation: true })?;
-            Ok(Box::new(LossyPort { inner, loss_ppm: loss_ppm.into(), random: 0x9e37_79b9_7f4a_7c15 }))
+            let facts = PortFacts { needs_checksums, ..inner.facts().clone() };
+            Ok(Box::new(LossyPort { inner, facts, loss_ppm: loss_ppm.into(), random: 0x9e37_79b9_7f4a_7c15 }))
         });
         let options = DatagramOptions { patience: Duration::from_millis(heartbeat), frame_bytes_max };
         let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));

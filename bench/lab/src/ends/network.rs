@@ -48,6 +48,9 @@ pub struct Network {
     /// Of a million of its packets so many are lost on their way, in each direction.
     #[serde(default)]
     pub loss_ppm: u32,
+    /// Its packets carry a checksum of their payload, as they do where the carrier does not vouch for it.
+    #[serde(default)]
+    pub checksums: bool,
     /// A file with what is configured otherwise than usual, for both ends that are started here. Who they are, where they meet and what is
     /// measured stays the measurement's own.
     #[serde(default)]

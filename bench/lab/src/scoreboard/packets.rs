@@ -76,6 +76,7 @@ enum Turn {
     Engine,
     Bare,
     Lossy,
+    Checked,
     Tcp,
     Iperf3,
 }
@@ -89,29 +90,34 @@ fn bulk(effort: &Effort, workload: &Workload, frame_bytes: usize) -> Result<Vec<
     }
     let spec = options.layout();
     let of_loss = |loss_ppm| Network { frame_bytes: Some(frame_bytes), loss_ppm, ..Network::default() };
+    let with_checksums = Network { checksums: true, ..of_loss(0) };
     let mut engine = Mover::open(effort, &pins, &spec, TransportName::Datagram, of_loss(0))?;
     let mut lossy = Mover::open(effort, &pins, &spec, TransportName::Datagram, of_loss(LOSS_PPM))?;
+    let mut checked = Mover::open(effort, &pins, &spec, TransportName::Datagram, with_checksums)?;
     let mut tcp = Mover::open(effort, &pins, &spec, TransportName::Tcp, Network::default())?;
     let mut bare = Bare::open(effort, &pins, &spec, frame_bytes)?;
     let mut meter: Rival<Meter> = Rival::meter(effort, &IPERF3, Goal::Reported, &pins);
     let (span, limit) = slices(effort);
-    let turns = [Turn::Engine, Turn::Bare, Turn::Lossy, Turn::Tcp, Turn::Iperf3];
+    let turns = [Turn::Engine, Turn::Bare, Turn::Lossy, Turn::Checked, Turn::Tcp, Turn::Iperf3];
     let times = interleave(limit, &turns, |turn| match turn {
         Turn::Engine => slice(span, || engine.round()),
         Turn::Lossy => slice(span, || lossy.round()),
+        Turn::Checked => slice(span, || checked.round()),
         Turn::Tcp => slice(span, || tcp.round()),
         Turn::Bare => bare.slice(span),
         Turn::Iperf3 => Ok(meter.measure(IPERF3_BYTES) * workload.bytes() as f64),
     })?;
-    let verified = engine.prove()? + lossy.prove()? + tcp.prove()? + bare.prove()?;
+    let verified = engine.prove()? + lossy.prove()? + checked.prove()? + tcp.prove()? + bare.prove()?;
     let figures = (&times[0][..], "us", 1e3);
     let loss = lossy.ends.peer.packets().map_or(0.0, |of_peer| of_peer.packets.loss());
     let own = format!("its own rate without loss; {:.2} % of the sender's packets were lost", loss * 100.0);
     let rows = [
         Row::compared(DATAGRAM, figures, (LOOP, &times[1]), BARE),
         Row::compared(DATAGRAM, (&times[2], "us", 1e3), ("the same without loss", &times[0]), WITH_LOSS).noted(&own),
-        Row::compared(DATAGRAM, figures, ("transport tcp", &times[3]), Goal::Reported),
-        meter.row(DATAGRAM, figures, &times[4]).noted("the time of as many bytes in one stream between small buffers"),
+        Row::compared(DATAGRAM, (&times[3], "us", 1e3), ("the same without checksums", &times[0]), Goal::Reported)
+            .noted("packets carry a CRC32C of their payload"),
+        Row::compared(DATAGRAM, figures, ("transport tcp", &times[4]), Goal::Reported),
+        meter.row(DATAGRAM, figures, &times[5]).noted("the time of as many bytes in one stream between small buffers"),
     ];
     let rate = |times: &[f64]| workload.bytes() as f64 / crate::measure::median(times);
     let words = format!(
