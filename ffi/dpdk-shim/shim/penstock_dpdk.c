@@ -31,10 +31,7 @@ static struct rte_mempool *pools[RTE_MAX_ETHPORTS];
 
 const char *penstock_dpdk_release(void)
 {
-    static char words[32];
-    if (words[0] == 0)
-        snprintf(words, sizeof words, "%d.%02d.%d", RTE_VER_YEAR, RTE_VER_MONTH, RTE_VER_MINOR);
-    return words;
+    return RTE_STR(RTE_VER_YEAR) "." RTE_STR(RTE_VER_MONTH) "." RTE_STR(RTE_VER_MINOR);
 }
 
 uint64_t penstock_dpdk_sizes(void)

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use penstock_dpdk_shim::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket, Shim};
 
@@ -29,6 +30,7 @@ const ARGUMENTS: [&str; 10] = [
 ];
 const BURST: usize = 32;
 const BURSTS: usize = 5_000;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -51,7 +53,7 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// Builds the shim as a user does. None: it was not asked for, or there is no DPDK here.
+/// Builds the shim as a user does, and answers where it is; or why not: it was not asked for, or there is no DPDK here.
 fn build() -> Result<String, String> {
     if std::env::var_os("PENSTOCK_LABS").is_none() {
         return Err("labs run with `make labs`".to_owned());
@@ -76,7 +78,9 @@ fn loop_bursts(shim: &Shim, port: u16) {
     let (mut sent, mut received) = (0, 0);
     let mut packets = [DpdkPacket::NONE; BURST];
     let len = |number: usize| 60 + number * 13 % 1400;
+    let start = Instant::now();
     while received < BURST * BURSTS {
+        assert!(start.elapsed() < PATIENCE, "{sent} packets were sent, {received} have come");
         if sent < BURST * BURSTS {
             // SAFETY: there is room for a burst of packets.
             let taken = unsafe { shim.penstock_dpdk_take(port, packets.as_mut_ptr(), BURST as u32) } as usize;
@@ -132,16 +136,14 @@ fn with_a_port(shim: &'static Shim) {
             let options = DpdkOptions { queues: 17, receive_packets: 256, send_packets: 256, mtu: 1500 };
             assert!(shim.penstock_dpdk_open(0, &raw const options) < 0, "it has 16 queues of each kind");
             let options = DpdkOptions { queues: 1, ..options };
-            {
-                let opened = shim.penstock_dpdk_open(0, &raw const options);
-                assert_eq!(opened, 0, "{}", shim.words(opened));
-                loop_bursts(shim, 0);
-                assert_eq!(shim.penstock_dpdk_in_use(0), 0, "all buffers came back");
-                let mut counts = DpdkCounts::default();
-                assert_eq!(shim.penstock_dpdk_counts(0, &raw mut counts), 0);
-                let total = (BURST * BURSTS) as u64;
-                assert_eq!((counts.received, counts.sent, counts.send_errors), (total, total, 0));
-            }
+            let opened = shim.penstock_dpdk_open(0, &raw const options);
+            assert_eq!(opened, 0, "{}", shim.words(opened));
+            loop_bursts(shim, 0);
+            assert_eq!(shim.penstock_dpdk_in_use(0), 0, "all buffers came back");
+            let mut counts = DpdkCounts::default();
+            assert_eq!(shim.penstock_dpdk_counts(0, &raw mut counts), 0);
+            let total = (BURST * BURSTS) as u64;
+            assert_eq!((counts.received, counts.sent, counts.send_errors), (total, total, 0));
             shim.penstock_dpdk_close(0);
             shim.penstock_dpdk_leave();
         }

@@ -79,9 +79,9 @@ impl Error for Missing {}
 /// A function of a shared library.
 #[derive(Debug)]
 pub struct Function {
-    /// Its symbol.
+    /// The symbol that is looked for.
     pub name: &'static str,
-    /// The symbol's version that is asked for.
+    /// The version of it that is asked for.
     pub version: &'static str,
     /// The library that has it.
     pub library: &'static str,

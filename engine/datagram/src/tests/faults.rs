@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::network::{CLOSED, End, Faults, OPEN, Pair, Random};
 use crate::connection::{ConnectionError, PacketFate};
+use crate::initiator::OPERATIONS_MAX;
 use crate::wire::FRAME_BYTES_MIN;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -412,6 +413,25 @@ fn payload_that_comes_wrong_every_time_ends_its_operation_and_no_other() {
     assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() == 4));
     assert_eq!(pair.ends[0].ended[3], (4, Ok(3000)));
     assert!(pair.ends[1].side.memory[..3000].iter().all(|&byte| byte == 6));
+
+    // The next ones in their places begin with no mismatch: one does not end them.
+    let again = OPERATIONS_MAX + 2;
+    for operation in 4..=again {
+        let id = operation + 1;
+        pair.spoils = [operation >= OPERATIONS_MAX; 2];
+        let posted = match operation {
+            _ if operation == again => pair.read(0, id, id, OPEN, &[span(4000, 1000)]),
+            _ => pair.write(0, id, id, OPEN, &[span(0, 1000)]),
+        };
+        assert_eq!(posted, operation);
+        let corrupt =
+            |pair: &Pair| pair.ends.each_ref().map(|end| end.connection.statistics().corrupt).iter().sum::<u64>();
+        let before = corrupt(&pair);
+        assert!(!pair.spoils[0] || pair.run(LONG, |pair| corrupt(pair) > before));
+        pair.spoils = [false; 2];
+        assert!(pair.run(LONG, |pair| pair.ends[0].ended.len() as u64 == id));
+        assert_eq!(pair.ends[0].ended.last(), Some(&(id, Ok(1000))));
+    }
     assert_eq!(pair.ends.each_ref().map(|end| end.error), [None; 2]);
 }
 
