@@ -22,7 +22,7 @@ use crate::initiator::{EndedOp, GivenUpOp, Initiator, MoveRequest, OpKind, Proto
 use crate::keys::ConnectionKeys;
 use crate::receive_window::ReceiveWindow;
 use crate::target::{PartArrival, Target};
-use crate::wire::{AckBlock, DatagramWireError, MemoryRequest, NotifyHead, Packet, PacketMessage};
+use crate::wire::{AckBlock, CHECKSUM_BYTES, DatagramWireError, MemoryRequest, NotifyHead, Packet, PacketMessage};
 
 /// An acknowledgement waits for so long that it may go with data, or for two bursts.
 const ACK_DELAY: Duration = Duration::from_micros(25);
@@ -116,6 +116,13 @@ pub struct ConnectionSettings {
     /// The id under which this side receives, and the peer's.
     pub local_connection: u64,
     pub remote_connection: u64,
+}
+
+impl ConnectionSettings {
+    /// Bytes of a packet that are not its checksum's.
+    fn message_frame(&self) -> usize {
+        self.frame_bytes - if self.checksums { CHECKSUM_BYTES } else { 0 }
+    }
 }
 
 /// Why a connection is over.
@@ -229,8 +236,8 @@ impl DatagramConnection {
             send_credit: SendCredit::new(frame),
             receive_credit: ReceiveCredit::new(frame),
             share: 0,
-            initiator: Initiator::new(frame),
-            target: Target::new(frame),
+            initiator: Initiator::new(settings.message_frame()),
+            target: Target::new(settings.message_frame()),
             peer_lowest: 1,
             highest_at: now,
             ack_since: None,

@@ -3,12 +3,12 @@
 //! All numbers are little-endian. A packet is one header with its tag, then payload:
 //!
 //! ```text
-//! packet    connection u64 | number u64 | header bytes u16 | messages u8 | flags u8 | checksum u32 | used u64
-//!           | acknowledgement, or nothing | heads of messages, in their order | tag u64 | payload of messages, in their order
+//! packet    connection u64 | number u64 | header bytes u16 | messages u8 | flags u8 | used u32 | acknowledgement, or nothing
+//!           | heads of messages, in their order | checksum u32, or nothing | tag u64 | payload of messages, in their order
 //! ack       highest u64 | lowest u64 | credit u64 | watermark u64 | delay u32, ns | received words u8 | finished words u8 | taken u16
 //!           | received u64 … | finished u64 …
-//! WRITE     kind, index, count, extents | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
-//! READ      kind, 0, 0, extents         | region u32 | operation u64 | generation u32 | 0 u32 | revision u64 | extents
+//! WRITE     kind, index, count, extents | region u32 | operation u64 | revision u64 | generation u32 | extents
+//! READ      kind, 0, 0, extents         | region u32 | operation u64 | revision u64 | generation u32 | extents
 //! DATA      kind, index, count, 0       | bytes u32  | operation u64
 //! NOTIFY    kind, index, count, flags   | bytes u16, note bytes u16 | operation u64 | counter u32, generation u32 | note id u128 | before u64 × 4
 //! GIVEN_UP  kind, 0, 0, 0               | 0 u32      | operation u64
@@ -17,9 +17,9 @@
 //! extent    offset u64 | bytes u32
 //! ```
 //!
-//! Flags: 1, the checksum is the payload's; 2, what follows the payload of the last message is padding; 4, there is an acknowledgement.
+//! Flags: 1, there is a checksum, the payload's; 2, what follows the payload of the last message is padding; 4, there is an acknowledgement.
 //!
-//! `used` is what its sender has used of its credit, with this packet. `highest` is the highest packet number received, and bit `n` of `received` says that `highest - 1 - n` was received, too.
+//! `used` is the low half of what its sender has used of its credit, with this packet. `highest` is the highest packet number received, and bit `n` of `received` says that `highest - 1 - n` was received, too.
 //! `taken` is the low half of a count of all packets that were. `lowest` is the lowest number of the sender's own that it still waits for. All operations below `watermark` are finished, and
 //! bit `n` of `finished` says that `watermark + n` is. In NOTIFY bit `n` of `before` names `operation - 1 - n` as one of its
 //! transfer; cause 0 in REFUSED means that only its counter was gone.
@@ -36,7 +36,7 @@ pub use self::writer::PacketWriter;
 use crate::siphash::SipKey;
 
 /// The version of this layout; both sides must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The most packets of one operation: what is missing of it is one word.
 pub const PARTS_MAX: usize = 64;
@@ -47,9 +47,9 @@ pub const FRAME_BYTES_MAX: usize = 65_507;
 /// Bytes of one extent in a header.
 pub const EXTENT_BYTES: usize = 12;
 /// The most bytes of a packet of one WRITE or DATA that are neither extents nor payload.
-pub const HEADER_BYTES_MAX: usize = 128;
+pub const HEADER_BYTES_MAX: usize = 116;
 /// The same without an acknowledgement.
-pub const HEADER_BYTES_MIN: usize = 72;
+pub const HEADER_BYTES_MIN: usize = 60;
 /// The most messages of one packet.
 pub const MESSAGES_MAX: usize = 16;
 /// Words of the two bit maps of an acknowledgement.
@@ -57,9 +57,10 @@ pub const ACK_WORDS: usize = 4;
 /// Words of each that a packet with payload carries: its header stays within [`HEADER_BYTES_MAX`].
 pub const ACK_WORDS_WITH_PAYLOAD: usize = 1;
 
-pub(crate) const FIXED_BYTES: usize = 32;
+pub(crate) const FIXED_BYTES: usize = 24;
+pub(crate) const CHECKSUM_BYTES: usize = 4;
 pub(crate) const TAG_BYTES: usize = 8;
-pub(crate) const WRITE_BYTES: usize = 32;
+pub(crate) const WRITE_BYTES: usize = 28;
 pub(crate) const DATA_BYTES: usize = 16;
 pub(crate) const NOTIFY_BYTES: usize = 72;
 pub(crate) const SHORT_BYTES: usize = 16;
@@ -84,14 +85,14 @@ const _: () = {
     let extents = (SPANS_PER_POST + PARTS_MAX - 1) * EXTENT_BYTES;
     let wasted = PARTS_MAX * EXTENT_BYTES;
     // The first one may share its packet with the end of the operation before, and have next to nothing of it.
-    let room = (PARTS_MAX - 1) * (FRAME_BYTES_MIN - HEADER_BYTES_MIN);
+    let room = (PARTS_MAX - 1) * (FRAME_BYTES_MIN - CHECKSUM_BYTES - HEADER_BYTES_MIN);
     assert!(
         UNIT_BYTES as usize + extents + wasted <= room,
         "whatever one post accepts fits into the packets of an operation"
     );
 };
 const _: () = assert!(
-    header_bytes(ACK_WORDS, WRITE_BYTES + SPANS_PER_POST * EXTENT_BYTES) <= FRAME_BYTES_MIN,
+    header_bytes(ACK_WORDS, WRITE_BYTES + SPANS_PER_POST * EXTENT_BYTES) + CHECKSUM_BYTES <= FRAME_BYTES_MIN,
     "a READ is one packet"
 );
 
@@ -340,6 +341,12 @@ fn heads_at(words: Option<[u8; 2]>) -> usize {
     words.map_or(FIXED_BYTES, |[received, finished]| ACK_END + 8 * (usize::from(received) + usize::from(finished)))
 }
 
+/// Where they end in a header that is so long without its tag, if there is room for them.
+#[inline]
+fn heads_end(header: &[u8], end: usize) -> Option<usize> {
+    if header[19] & IS_CHECKED != 0 { end.checked_sub(CHECKSUM_BYTES) } else { Some(end) }
+}
+
 /// What the tag covers of a header whose length was checked: all of it.
 fn covered(header: &[u8]) -> &[u8] {
     if planted::is(Bug::ExtentsUntagged) {
@@ -375,7 +382,7 @@ impl<'a> Packet<'a> {
         if words.is_some_and(|[received, finished]| usize::from(received.max(finished)) > ACK_WORDS) {
             return Err(DatagramWireError::Length);
         }
-        if heads_at(words) + TAG_BYTES > end {
+        if heads_end(bytes, end - TAG_BYTES).is_none_or(|heads_end| heads_at(words) > heads_end) {
             return Err(DatagramWireError::Length);
         }
         let (header, payload) = bytes.split_at(end);
@@ -392,10 +399,10 @@ impl<'a> Packet<'a> {
         u64_at(self.header, 8)
     }
 
-    /// Charged bytes that its sender has sent for the first time since the beginning.
+    /// Charged bytes that its sender has sent for the first time since the beginning, the low half.
     #[inline]
-    pub fn used(&self) -> u64 {
-        u64_at(self.header, 24)
+    pub fn used(&self) -> u32 {
+        u32_at(self.header, 20)
     }
 
     /// What it says about the other direction, if anything.
@@ -426,7 +433,8 @@ impl<'a> Packet<'a> {
     /// The CRC32C of the payload, where the carrier does not vouch for it.
     #[inline]
     pub fn checksum(&self) -> Option<u32> {
-        (self.header[19] & IS_CHECKED != 0).then(|| u32_at(self.header, 20))
+        let is_checked = self.header[19] & IS_CHECKED != 0;
+        is_checked.then(|| u32_at(self.header, self.header.len() - TAG_BYTES - CHECKSUM_BYTES))
     }
 
     /// What the tag covers, and the tag.
@@ -452,7 +460,8 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn messages(&self) -> PacketMessages<'a> {
         let (signed, _) = self.signed();
-        let heads = &signed[heads_at(ack_words(signed))..];
+        let end = heads_end(signed, signed.len()).expect("the parser found room for what is in it");
+        let heads = &signed[heads_at(ack_words(signed))..end];
         let is_padded = self.header[19] & IS_PADDED != 0;
         PacketMessages { heads, payload: self.payload, left: self.header[18], is_padded }
     }
@@ -482,12 +491,9 @@ impl<'a> PacketMessages<'a> {
     }
 
     fn request(&mut self, head: &'a [u8]) -> Result<MemoryRequest<'a>, DatagramWireError> {
-        if u32_at(head, 20) != 0 {
-            return Err(DatagramWireError::Reserved);
-        }
-        let key = RegionKey { region: RegionId(u32_at(head, 4)), generation: Generation(u32_at(head, 16)) };
+        let key = RegionKey { region: RegionId(u32_at(head, 4)), generation: Generation(u32_at(head, 24)) };
         let extents = WireExtents::parse(self.head(usize::from(head[3]) * EXTENT_BYTES)?)?;
-        Ok(MemoryRequest { key, revision: u64_at(head, 24), extents })
+        Ok(MemoryRequest { key, revision: u64_at(head, 16), extents })
     }
 
     fn one(&mut self) -> Result<PacketMessage<'a>, DatagramWireError> {

@@ -16,7 +16,7 @@ use crate::oracle::{Invariant, Violated};
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
     /// What each connection's peer has said to have used, by the id under which its packets are received.
-    used: BTreeMap<u64, u64>,
+    used: BTreeMap<u64, u32>,
     /// When a packet left and what it cost, by where it goes and its number.
     under_way: BTreeMap<(SocketAddr, u64), (Timestamp, u64)>,
     overfull: Option<String>,
@@ -27,9 +27,11 @@ impl Charges {
     pub(crate) fn cost(&mut self, packet: &[u8]) -> u64 {
         let Ok(packet) = Packet::parse(packet) else { return 0 };
         let used = self.used.entry(packet.connection()).or_default();
-        let cost = packet.used().saturating_sub(*used);
-        *used = packet.used().max(*used);
-        cost
+        let more = packet.used().wrapping_sub(*used) as i32;
+        if more > 0 {
+            *used = packet.used();
+        }
+        more.max(0) as u64
     }
 
     /// A packet that cost so much is on its way to a port with room for so many bytes.

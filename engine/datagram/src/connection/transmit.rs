@@ -68,7 +68,7 @@ impl DatagramConnection {
     /// is owed has its room; if nothing fits beside it, it leaves alone.
     fn select(&mut self, now: Timestamp, owes_ack: bool) {
         let ack_room = if owes_ack { ack_bytes(ACK_WORDS_WITH_PAYLOAD) } else { 0 };
-        self.selection.begin(self.settings.frame_bytes - FIXED_BYTES - TAG_BYTES - ack_room);
+        self.selection.begin(self.settings.message_frame() - FIXED_BYTES - TAG_BYTES - ack_room);
         self.blocked_until = self.held_back(now);
         if self.blocked_until.is_some() {
             return;
@@ -177,8 +177,8 @@ impl DatagramConnection {
         let ack = words.map(|words| self.ack(now, words));
         let least = self.padded_to(now);
         let Self { initiator, target, selection, pieces, answer_pieces, settings, keys, .. } = self;
-        let mut writer =
-            PacketWriter::new(frame, settings.remote_connection, number, self.send_credit.used(), ack.as_ref());
+        let used = self.send_credit.used() as u32;
+        let mut writer = PacketWriter::new(frame, settings.remote_connection, number, used, ack.as_ref());
         pieces.clear();
         for &item in &selection.items {
             match item {
@@ -207,7 +207,7 @@ impl DatagramConnection {
                 PacketItem::Credit(lines) => writer.credit(lines),
             }
         }
-        let (mut payload, mut pieces) = (writer.payload(selection.payload), &pieces[..]);
+        let (mut payload, mut pieces) = (writer.payload(selection.payload, settings.checksums), &pieces[..]);
         for &item in &selection.items {
             let (op, own, bytes) = match item {
                 PacketItem::Write(part) => {
@@ -244,7 +244,7 @@ impl DatagramConnection {
                 }
             }
         }
-        let bytes = writer.bytes(selection.payload);
+        let bytes = writer.bytes(selection.payload, settings.checksums);
         // What is much shorter ends the burst instead.
         let padding = least.saturating_sub(bytes);
         let padding = if padding <= bytes / 4 { padding } else { 0 };

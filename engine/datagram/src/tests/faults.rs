@@ -701,12 +701,12 @@ fn credit_is_used_by_first_transmissions_alone() {
     };
     pair.write(0, 1, 1, OPEN, &[span(0, 5000)]);
     let cost = crate::credit::charge(1472);
-    assert_eq!(packets(&mut pair), (4, 4 * cost), "as many as may leave without a grant");
+    assert_eq!(packets(&mut pair), (4, 4 * cost as u32), "as many as may leave without a grant");
     pair.write(0, 2, 2, OPEN, &[span(0, 100)]);
     assert_eq!(packets(&mut pair).0, 0, "there is none");
     pair.now = pair.ends[0].connection.deadline();
     pair.ends[0].connection.expire(pair.now).unwrap();
-    assert_eq!(packets(&mut pair), (1, 4 * cost), "one repeat, as the window has shrunk to it");
+    assert_eq!(packets(&mut pair), (1, 4 * cost as u32), "one repeat, as the window has shrunk to it");
 }
 
 /// An acknowledgement names 256 numbers: it does not wait for the end of a large burst, and one that rides with data and names 64

@@ -34,7 +34,7 @@ fn ack() -> AckBlock {
 /// One packet with each kind of message.
 fn packet() -> Vec<u8> {
     let mut frame = vec![0; 2000];
-    let mut writer = PacketWriter::new(&mut frame, 0x1122_3344_5566_7788, 42, 1 << 40, Some(&ack()));
+    let mut writer = PacketWriter::new(&mut frame, 0x1122_3344_5566_7788, 42, 1 << 30, Some(&ack()));
     let part = |operation, index, count| OpPart { operation, index, count };
     writer.write(part(10, 3, 64), region(), 77, [(5, 3), (100, 2)].into_iter());
     writer.read(11, region(), 78, [(u64::MAX - 9, 8)].into_iter());
@@ -49,7 +49,7 @@ fn packet() -> Vec<u8> {
     writer.refused(15, Some(Cause::OutOfBounds), 79);
     writer.refused(16, None, 80);
     writer.credit(512);
-    writer.payload(12).copy_from_slice(b"12345DATAabc");
+    writer.payload(12, true).copy_from_slice(b"12345DATAabc");
     let bytes = writer.finish(12, 0, true, &key());
     frame.truncate(bytes);
     frame
@@ -60,7 +60,7 @@ fn each_message_comes_back_as_it_was_put() {
     let bytes = packet();
     let packet = Packet::parse(&bytes).unwrap();
     assert!(packet.is_authentic(&key()) && packet.has_messages());
-    assert_eq!((packet.connection(), packet.number(), packet.used()), (0x1122_3344_5566_7788, 42, 1 << 40));
+    assert_eq!((packet.connection(), packet.number(), packet.used()), (0x1122_3344_5566_7788, 42, 1 << 30));
     assert_eq!(packet.ack(), Some(ack()));
     assert_eq!(packet.checksum(), Some(crate::checksum::crc32c(b"12345DATAabc")));
     let messages: Vec<_> = packet.messages().collect::<Result<_, _>>().unwrap();
@@ -109,9 +109,9 @@ fn padding_is_zeros_that_no_message_sees() {
     let mut frame = vec![9; 500];
     let mut writer = PacketWriter::new(&mut frame, 1, 1, 0, None);
     writer.data(OpPart { operation: 3, index: 0, count: 1 }, 4);
-    writer.payload(4).copy_from_slice(b"DATA");
-    assert_eq!(writer.finish(4, 200, true, &key()), 260);
-    let packet = Packet::parse(&frame[..260]).unwrap();
+    writer.payload(4, true).copy_from_slice(b"DATA");
+    assert_eq!(writer.finish(4, 200, true, &key()), 256);
+    let packet = Packet::parse(&frame[..256]).unwrap();
     assert!(packet.is_authentic(&key()));
     assert!(packet.payload[..4] == *b"DATA" && packet.payload[4..].iter().all(|&byte| byte == 0));
     assert_eq!(packet.checksum(), Some(crate::checksum::crc32c(packet.payload)));

@@ -5,9 +5,10 @@ use penstock_core::{Cause, NoteId};
 use penstock_transport::CounterRef;
 
 use super::{
-    AckBlock, CREDIT, DATA, GIVEN_UP, HAS_ACK, HAS_COUNTER, HAS_NOTE, IS_CHECKED, IS_PADDED, NOTIFY, NotifyHead,
-    OpPart, READ, REFUSED, TAG_BYTES, WRITE, covered,
+    AckBlock, CHECKSUM_BYTES, CREDIT, DATA, GIVEN_UP, HAS_ACK, HAS_COUNTER, HAS_NOTE, IS_CHECKED, IS_PADDED, NOTIFY,
+    NotifyHead, OpPart, READ, REFUSED, TAG_BYTES, WRITE, covered,
 };
+use crate::checksum::crc32c;
 use crate::siphash::SipKey;
 
 fn first_word(head: [u8; 4], second: u32) -> u64 {
@@ -24,9 +25,9 @@ pub struct PacketWriter<'a> {
 
 impl<'a> PacketWriter<'a> {
     /// Begins a packet. The frame has room for all that will be put into it.
-    pub fn new(frame: &'a mut [u8], connection: u64, number: u64, used: u64, ack: Option<&AckBlock>) -> Self {
+    pub fn new(frame: &'a mut [u8], connection: u64, number: u64, used: u32, ack: Option<&AckBlock>) -> Self {
         let mut writer = Self { frame, at: 0, messages: 0, flags: 0 };
-        writer.words([connection, number, 0, used]);
+        writer.words([connection, number, u64::from(used) << 32]);
         if let Some(ack) = ack {
             writer.flags = HAS_ACK;
             writer.words([ack.highest, ack.lowest, ack.credit, ack.watermark]);
@@ -74,7 +75,8 @@ impl<'a> PacketWriter<'a> {
     #[inline]
     fn request(&mut self, head: [u8; 4], operation: u64, key: RegionKey, revision: u64) {
         self.messages += 1;
-        self.words([first_word(head, key.region.0), operation, key.generation.0.into(), revision]);
+        self.words([first_word(head, key.region.0), operation, revision]);
+        self.u32(key.generation.0);
     }
 
     pub fn write(
@@ -136,34 +138,34 @@ impl<'a> PacketWriter<'a> {
         self.begin([CREDIT, 0, 0, 0], 0, lines);
     }
 
-    /// All heads are put: room for so many bytes of payload behind the tag.
-    pub fn payload(&mut self, bytes: usize) -> &mut [u8] {
-        let start = self.at + TAG_BYTES;
+    /// All heads are put: room for so many bytes of payload behind the tag, whose place depends on whether there is a checksum.
+    pub fn payload(&mut self, bytes: usize, is_checked: bool) -> &mut [u8] {
+        let start = self.bytes(0, is_checked);
         &mut self.frame[start..start + bytes]
     }
 
     /// All heads are put: its length with so many bytes of payload.
-    pub fn bytes(&self, payload: usize) -> usize {
-        self.at + TAG_BYTES + payload
+    pub fn bytes(&self, payload: usize, is_checked: bool) -> usize {
+        self.at + if is_checked { CHECKSUM_BYTES } else { 0 } + TAG_BYTES + payload
     }
 
     /// Ends a packet with so many bytes of payload, and so much padding. Answers its length.
-    pub fn finish(self, bytes: usize, padding: usize, is_checked: bool, key: &SipKey) -> usize {
-        let Self { frame, at, messages, flags } = self;
-        let end = at + TAG_BYTES;
+    pub fn finish(mut self, bytes: usize, padding: usize, is_checked: bool, key: &SipKey) -> usize {
+        let end = self.bytes(0, is_checked);
         // The frame has bytes of earlier packets in it, for other peers.
         if padding > 0 {
-            frame[end + bytes..end + bytes + padding].fill(0);
+            self.frame[end + bytes..end + bytes + padding].fill(0);
         }
         let bytes = bytes + padding;
-        let checksum = if is_checked { crate::checksum::crc32c(&frame[end..end + bytes]) } else { 0 };
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-        let flags = flags | flag(is_checked, IS_CHECKED) | flag(padding > 0, IS_PADDED);
+        let flags = self.flags | flag(is_checked, IS_CHECKED) | flag(padding > 0, IS_PADDED);
         let [low, high] = (end as u16).to_le_bytes();
-        let third = first_word([low, high, messages, flags], checksum);
-        frame[16..24].copy_from_slice(&third.to_le_bytes());
-        let tag = key.tag(covered(&frame[..at]));
-        frame[at..end].copy_from_slice(&tag.to_le_bytes());
+        self.frame[16..20].copy_from_slice(&[low, high, self.messages, flags]);
+        if is_checked {
+            self.u32(crc32c(&self.frame[end..end + bytes]));
+        }
+        let tag = key.tag(covered(&self.frame[..self.at]));
+        self.u64(tag);
         end + bytes
     }
 }

@@ -23,7 +23,7 @@ impl Packets {
         // Number, id and tag are the target's to fill in.
         let mut writer = PacketWriter::new(&mut frame, 0, 0, 0, Some(&ack));
         messages(&mut writer);
-        writer.payload(payload).fill(7);
+        writer.payload(payload, false).fill(7);
         let bytes = writer.finish(payload, 0, false, &SipKey::new([0; 16]));
         self.0.extend((bytes as u16).to_le_bytes());
         self.0.extend(&frame[..bytes]);
@@ -56,8 +56,8 @@ pub(super) fn packets() -> Vec<(&'static str, Vec<u8>)> {
         .with(acked(8, 0), 0, |to| to.read(2, KEY, 0, [(5000, 1)].into_iter()));
     let answers = Packets::default()
         .with(acked(4, 1), 0, |to| to.credit(4))
-        .with(acked(6, 1), 1060, |to| to.data(part(1, 0, 3), 1060))
-        .with(acked(6, 1), 780, |to| to.data(part(1, 2, 3), 780))
+        .with(acked(6, 1), 967, |to| to.data(part(1, 0, 3), 967))
+        .with(acked(6, 1), 966, |to| to.data(part(1, 2, 3), 966))
         .with(acked(6, 1), 0, |to| to.refused(2, Some(Cause::RevokedByPeer), 2))
         .with(acked(7, 1), 0, |to| to.refused(4, None, 3))
         .with(acked(9, 5), 0, |_| ());
