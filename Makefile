@@ -93,7 +93,7 @@ dpdk: ## build the library between Penstock and DPDK: target/dpdk/libpenstock-dp
 	@install -d $(dir $(DPDK_SHIM))
 	@$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -shared -fPIC $$(pkg-config --cflags libdpdk) \
 	  -Wl,-soname,$(notdir $(DPDK_SHIM)) -Wl,--version-script=$(DPDK_SOURCES).map -Wl,-z,defs -o $(DPDK_SHIM) $(DPDK_SOURCES).c \
-	  -lrte_ethdev -lrte_mempool -lrte_mbuf -lrte_ring -lrte_eal
+	  -lrte_net_ring -lrte_ethdev -lrte_mempool -lrte_mbuf -lrte_ring -lrte_eal
 	@echo "for programs here: export PENSTOCK_DPDK_SHIM=$(abspath $(DPDK_SHIM))"
 
 # Where C and C++ find Penstock: include/penstock.h, lib/libpenstock.{so,a} and lib/pkgconfig/penstock.pc.

@@ -58,6 +58,9 @@ pub enum StartError {
     /// The devices that the configuration names cannot be used.
     #[error("`transports.verbs_devices` cannot be used: {why}; see `penstock doctor rdma`")]
     Devices { why: String },
+    /// The device of DPDK that the configuration names cannot be used.
+    #[error("`dpdk.device` cannot be used: {why}")]
+    Dpdk { why: String },
     /// A thread or a reactor could not be started.
     #[error("cannot start {what}: {source}")]
     System {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use penstock_core::config::{Config, DatagramConfig, ProcessVmChoice, TransportName, VerbsConnect};
 use penstock_core::env::TransportEnv;
+use penstock_datagram_transport::dpdk::{DpdkOptions, DpdkPorts};
 use penstock_datagram_transport::udp::{UdpOptions, UdpPort};
 use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort};
 use penstock_local::LocalTransport;
@@ -103,7 +104,7 @@ fn open_one(
             let tcp = TcpTransport::new(segments, registry, choices.tcp_io, choices.tcp_streams);
             Arc::new(tcp.map_err(failed)?)
         }
-        TransportName::Datagram => Arc::new(datagram(config, segments, registry, Arc::clone(env)).map_err(failed)?),
+        TransportName::Datagram => Arc::new(datagram(config, segments, registry, Arc::clone(env))?),
         // A name that the configuration knows and this engine does not is a mistake of ours.
         other => return Err(failed(io::Error::other(format!("transport `{other}` is not built in")))),
     };
@@ -139,16 +140,53 @@ fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>
     Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))
 }
 
-/// The transport over UDP: each worker opens its socket when a first peer is to be reached this way.
+/// The transport in datagrams, over a device of DPDK where one is named and else over UDP.
 fn datagram(
     config: &Config,
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     env: Arc<dyn TransportEnv>,
-) -> io::Result<DatagramTransport> {
-    let DatagramConfig { port, frame_bytes, receive_bytes, send_bytes } = config.datagram;
+) -> Result<DatagramTransport, StartError> {
+    let over_dpdk = dpdk(config, &env)?;
+    let options = DatagramOptions {
+        patience: Duration::from_millis(config.session.heartbeat_ms),
+        frame_bytes_max: config.datagram.frame_bytes,
+        opens_at_start: over_dpdk.is_some(),
+    };
+    let open = over_dpdk.unwrap_or_else(|| udp(config));
+    let failed = |source| StartError::System { what: "the transport in datagrams", source };
+    DatagramTransport::new(segments, registry, env, open, options).map_err(failed)
+}
+
+/// UDP's port of the first worker over a device that is nobody else's.
+const DPDK_PORT: u16 = 7401;
+
+/// What opens the queues of the device that the configuration names. DPDK and the device are open then.
+fn dpdk(config: &Config, env: &Arc<dyn TransportEnv>) -> Result<Option<OpenPort>, StartError> {
+    let chosen = &config.dpdk;
+    let Some((device, network)) = chosen.device.clone().zip(chosen.address) else { return Ok(None) };
+    let options = DpdkOptions {
+        device,
+        network,
+        port: if config.datagram.port == 0 { DPDK_PORT } else { config.datagram.port },
+        neighbours: chosen.neighbours.clone(),
+        mtu: chosen.mtu,
+        queues: config.workers.count as u16,
+        queue_packets: chosen.queue_packets,
+        memory_mib: chosen.memory_mib,
+        huge_pages: chosen.huge_pages,
+        more: chosen.arguments.clone(),
+    };
+    let ports =
+        DpdkPorts::open(options, Arc::clone(env)).map_err(|error| StartError::Dpdk { why: error.to_string() })?;
+    Ok(Some(Arc::new(move |worker| Ok(Box::new(ports.port(worker))))))
+}
+
+/// What opens the socket of a worker.
+fn udp(config: &Config) -> OpenPort {
+    let DatagramConfig { port, receive_bytes, send_bytes, .. } = config.datagram;
     let ip = udp_ip(&config.session.listen);
-    let open: OpenPort = Arc::new(move |worker| {
+    Arc::new(move |worker| {
         let number = match port {
             0 => 0,
             first => u16::try_from(usize::from(first) + worker).map_err(|_| io::ErrorKind::InvalidInput)?,
@@ -163,10 +201,7 @@ fn datagram(
         let text =
             |error| io::Error::other(format!("UDP port {number} of {ip} cannot be had ({error}): see `datagram.port`"));
         Ok(Box::new(opened.map_err(text)?))
-    });
-    let options =
-        DatagramOptions { patience: Duration::from_millis(config.session.heartbeat_ms), frame_bytes_max: frame_bytes };
-    DatagramTransport::new(segments, registry, env, open, options)
+    })
 }
 
 /// Where sockets receive: at the one address that the engine listens at, else at all.

@@ -6,18 +6,24 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
+#include <rte_eth_ring.h>
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
+#include <rte_prefetch.h>
+#include <rte_ring.h>
 #include <rte_version.h>
 
 #define BURST_MAX 64u
 /* Buffers that a thread keeps for itself. */
 #define CACHED_BUFFERS 256
+/* Drivers want room for a little more than a packet: af_packet for frames of its ring, of 2 or 9 KiB. */
+#define SPARE_BYTES 256
 /* Ethernet's header, with one VLAN tag, and its checksum. */
 #define ETHERNET_BYTES (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 4)
 
@@ -90,17 +96,77 @@ int penstock_dpdk_ports(void)
     return rte_eth_dev_count_avail();
 }
 
-int penstock_dpdk_next_port(uint16_t from)
+int penstock_dpdk_add(const char *device)
 {
-    uint16_t port = rte_eth_find_next(from);
+    struct rte_dev_iterator iterator;
+    int error = rte_dev_probe(device);
+    if (error < 0)
+        return error;
+    if (rte_eth_iterator_init(&iterator, device) != 0)
+        return -EINVAL;
+    uint16_t port = rte_eth_iterator_next(&iterator);
+    rte_eth_iterator_cleanup(&iterator);
     return port < RTE_MAX_ETHPORTS ? port : -ENODEV;
 }
 
-int penstock_dpdk_port_of(const char *name)
+/* A ring for each queue, or none at all. */
+static int make_rings(const char *name, uint16_t queues, struct rte_ring **rings)
 {
-    uint16_t port;
-    int error = rte_eth_dev_get_port_by_name(name, &port);
-    return error < 0 ? error : port;
+    for (uint16_t queue = 0; queue < queues; queue++) {
+        char its[RTE_RING_NAMESIZE];
+        snprintf(its, sizeof its, "%s_%u", name, queue);
+        rings[queue] = rte_ring_create(its, 1024, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
+        if (rings[queue] == NULL) {
+            int error = -rte_errno;
+            while (queue-- > 0)
+                rte_ring_free(rings[queue]);
+            return error;
+        }
+    }
+    return 0;
+}
+
+int penstock_dpdk_add_pair(const char *first, const char *second, uint16_t queues, uint16_t *ports)
+{
+    struct rte_ring *to[2][RTE_PMD_RING_MAX_RX_RINGS];
+    const char *names[] = {first, second};
+    if (queues == 0 || queues > RTE_DIM(to[0]))
+        return -EINVAL;
+    /* They stay: DPDK's ring ports do not own theirs. */
+    for (int at = 0; at < 2; at++) {
+        int error = make_rings(names[at], queues, to[at]);
+        if (error < 0)
+            return error;
+    }
+    for (int at = 0; at < 2; at++) {
+        int port = rte_eth_from_rings(names[at], to[at], queues, to[1 - at], queues, 0);
+        if (port < 0)
+            return -rte_errno;
+        ports[at] = port;
+    }
+    return 0;
+}
+
+int penstock_dpdk_remove(uint16_t port)
+{
+    struct rte_eth_dev_info info;
+    int error = rte_eth_dev_info_get(port, &info);
+    return error < 0 ? error : rte_dev_remove(info.device);
+}
+
+/* The longest IP packet, as the device says. */
+static uint16_t said_longest(const struct rte_eth_dev_info *info)
+{
+    uint32_t frame = info->max_rx_pktlen - RTE_ETHER_HDR_LEN - RTE_ETHER_CRC_LEN;
+    return RTE_MIN(info->max_mtu, frame);
+}
+
+/* The longest IP packet. What only goes through memory is copied whatever its length, and memif says 1,500 all the same. */
+static uint16_t longest(const struct rte_eth_dev_info *info)
+{
+    if (strcmp(info->driver_name, "net_memif") == 0 || strcmp(info->driver_name, "net_ring") == 0)
+        return UINT16_MAX;
+    return said_longest(info);
 }
 
 int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts)
@@ -121,7 +187,7 @@ int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts)
     memcpy(facts->mac, mac.addr_bytes, sizeof facts->mac);
     facts->is_up = link.link_status == RTE_ETH_LINK_UP;
     facts->queues_max = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
-    facts->mtu_max = info.max_mtu;
+    facts->mtu_max = longest(&info);
     uint64_t in = info.rx_offload_capa, out = info.tx_offload_capa;
     facts->checksums = (in & RTE_ETH_RX_OFFLOAD_IPV4_CKSUM ? 1 : 0) | (in & RTE_ETH_RX_OFFLOAD_UDP_CKSUM ? 2 : 0) |
                        (out & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM ? 4 : 0) | (out & RTE_ETH_TX_OFFLOAD_UDP_CKSUM ? 8 : 0);
@@ -150,17 +216,18 @@ int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *option
         error = rte_eth_dev_get_mtu(port, &mtu);
     if (error < 0)
         return error;
-    how.rxmode.mtu = RTE_MIN(mtu, info.max_mtu);
+    how.rxmode.mtu = RTE_MIN(mtu, said_longest(&info));
     how.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
     error = rte_eth_dev_configure(port, options->queues, options->queues, &how);
     if (error < 0)
         return error;
 
     char name[RTE_MEMPOOL_NAMESIZE];
-    snprintf(name, sizeof name, "penstock_%u", port);
+    static unsigned opened;
+    snprintf(name, sizeof name, "penstock_%u", opened++);
     /* Full queues of both kinds, what threads keep, and bursts between them. A packet lies in one piece. */
     uint32_t each = options->receive_packets + options->send_packets + 2 * CACHED_BUFFERS + 2 * BURST_MAX;
-    uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_ALIGN(mtu + ETHERNET_BYTES, 64);
+    uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_MAX(RTE_ALIGN(mtu + ETHERNET_BYTES + SPARE_BYTES, 64), 2048);
     struct rte_mempool *pool = rte_pktmbuf_pool_create(name, options->queues * each, CACHED_BUFFERS, 0, room,
                                                        rte_eth_dev_socket_id(port));
     if (pool == NULL)
@@ -179,9 +246,18 @@ int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *option
 void penstock_dpdk_close(uint16_t port)
 {
     (void)rte_eth_dev_stop(port);
-    (void)rte_eth_dev_close(port);
-    rte_mempool_free(pools[port]);
+    (void)penstock_dpdk_remove(port);
+    /* Another device of this process may hold buffers that were sent to it: then the pool stays. */
+    if (rte_mempool_in_use_count(pools[port]) == 0)
+        rte_mempool_free(pools[port]);
     pools[port] = NULL;
+}
+
+int penstock_dpdk_link(uint16_t port)
+{
+    struct rte_eth_link link = {0};
+    int error = rte_eth_link_get_nowait(port, &link);
+    return error < 0 ? error : link.link_status == RTE_ETH_LINK_UP;
 }
 
 int penstock_dpdk_counts(uint16_t port, struct penstock_dpdk_counts *counts)
@@ -211,6 +287,8 @@ uint32_t penstock_dpdk_receive(uint16_t port, uint16_t queue, struct penstock_dp
     uint16_t count = rte_eth_rx_burst(port, queue, buffers, RTE_MIN(most, BURST_MAX));
     for (uint16_t at = 0; at < count; at++) {
         struct rte_mbuf *buffer = buffers[at];
+        if (at + 4 < count)
+            rte_prefetch0(rte_pktmbuf_mtod(buffers[at + 4], void *));
         uint64_t of = buffer->ol_flags;
         int is_bad = (of & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_BAD ||
                      (of & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_BAD;

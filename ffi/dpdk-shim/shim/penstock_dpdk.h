@@ -75,13 +75,19 @@ const char *penstock_dpdk_error(int error);
 int penstock_dpdk_enter(void);
 void penstock_dpdk_leave(void);
 
-/* Ports: how many there are, and the number of the next one from this number on, or -ENODEV. */
+/* Ports: how many there are. */
 int penstock_dpdk_ports(void);
-int penstock_dpdk_next_port(uint16_t from);
-int penstock_dpdk_port_of(const char *name);
+/* Adds a device, as DPDK's `--vdev` or `--allow` would name it, and returns the number of its port; or two ports, of which each receives
+ * what the other sends. `remove` takes out what was added and is not open. */
+int penstock_dpdk_add(const char *device);
+int penstock_dpdk_add_pair(const char *first, const char *second, uint16_t queues, uint16_t *ports);
+int penstock_dpdk_remove(uint16_t port);
 int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts);
 int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options);
+/* Closes a port of which all buffers were given back, and takes its device out. */
 void penstock_dpdk_close(uint16_t port);
+/* Whether its link is up; some drivers connect when they are asked. */
+int penstock_dpdk_link(uint16_t port);
 int penstock_dpdk_counts(uint16_t port, struct penstock_dpdk_counts *counts);
 /* Buffers that are somewhere between the port and its users. */
 int penstock_dpdk_in_use(uint16_t port);

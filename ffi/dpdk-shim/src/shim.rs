@@ -42,11 +42,14 @@ c_library! {
         /// How many ports there are.
         "PENSTOCK_DPDK_1" fn penstock_dpdk_ports() -> c_int;
 
-        /// The number of the next port, from this one on.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_next_port(from: u16) -> c_int;
+        /// Adds a device and answers the number of its port.
+        "PENSTOCK_DPDK_1" fn penstock_dpdk_add(device: *const c_char) -> c_int;
 
-        /// The number of the port that DPDK calls so.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_port_of(name: *const c_char) -> c_int;
+        /// Adds two devices, of which each receives what the other sends.
+        "PENSTOCK_DPDK_1" fn penstock_dpdk_add_pair(first: *const c_char, second: *const c_char, queues: u16, ports: *mut u16) -> c_int;
+
+        /// Takes out what was added and is not open.
+        "PENSTOCK_DPDK_1" fn penstock_dpdk_remove(port: u16) -> c_int;
 
         /// What a port is.
         "PENSTOCK_DPDK_1" fn penstock_dpdk_facts(port: u16, facts: *mut DpdkFacts) -> c_int;
@@ -54,8 +57,11 @@ c_library! {
         /// Opens a port and starts its queues.
         "PENSTOCK_DPDK_1" fn penstock_dpdk_open(port: u16, options: *const DpdkOptions) -> c_int;
 
-        /// Closes a port of which all buffers were given back.
+        /// Closes a port of which all buffers were given back, and takes it out.
         "PENSTOCK_DPDK_1" fn penstock_dpdk_close(port: u16);
+
+        /// Whether a port's link is up; some drivers connect when they are asked.
+        "PENSTOCK_DPDK_1" fn penstock_dpdk_link(port: u16) -> c_int;
 
         /// What has happened at a port.
         "PENSTOCK_DPDK_1" fn penstock_dpdk_counts(port: u16, counts: *mut DpdkCounts) -> c_int;

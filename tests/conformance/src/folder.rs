@@ -35,6 +35,7 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let left = self.names();
         crate::cards::forget(&self.0);
+        crate::dpdk::forget(&self.0);
         // The assertion below says more than a failure to remove it would.
         let _ = std::fs::remove_dir_all(&self.0);
         if !std::thread::panicking() {

@@ -29,6 +29,7 @@ pub mod cases;
 pub mod churn;
 pub mod command;
 pub mod death;
+pub mod dpdk;
 pub mod folder;
 pub mod gauge;
 pub mod pattern;
@@ -45,7 +46,7 @@ pub mod target;
 
 use penstock::SystemEnv;
 
-pub use setting::{Manner, Memory, Place, Setting};
+pub use setting::{Carrier, Manner, Memory, Place, Setting};
 pub use stage::{Options, Stage};
 
 /// An engine of the operating system's own environment, as all engines here.

@@ -13,7 +13,7 @@ use penstock::config::{Progress, TcpIo, TransportName, VerbsConnect};
 use penstock::{Config, StartError};
 use serde::{Deserialize, Serialize};
 
-use crate::{Engine, cards};
+use crate::{Engine, cards, dpdk};
 
 /// The name of the file with the secret that the engines of a case share.
 pub const SECRET: &str = "secret";
@@ -104,6 +104,18 @@ pub enum Manner {
     Thread,
 }
 
+/// What carries datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Carrier {
+    /// Sockets of the kernel.
+    #[default]
+    Udp,
+    /// DPDK, through memory that two processes share: there can be one target.
+    Memif,
+    /// DPDK, through a device for each engine on a bridge of the kernel.
+    Bridge,
+}
+
 /// A transport, a mode, and where the other engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
@@ -129,6 +141,8 @@ pub struct Setting {
     pub connect: VerbsConnect,
     /// The most bytes of a part of a transfer by name, where it is not the default.
     pub part_bytes: Option<u64>,
+    /// What carries datagrams.
+    pub carrier: Carrier,
 }
 
 impl Setting {
@@ -136,8 +150,21 @@ impl Setting {
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
         let (progress, memory) = (Progress::Adaptive, Memory::Pools);
         let (io, cards, connect, part_bytes) = (TcpIo::Auto, Cards::Machines, VerbsConnect::Exchange, None);
-        let process_vm = true;
-        Self { transport, progress, workers, place, memory, process_vm, io, streams: 1, cards, connect, part_bytes }
+        let (process_vm, carrier) = (true, Carrier::Udp);
+        Self {
+            transport,
+            progress,
+            workers,
+            place,
+            memory,
+            process_vm,
+            io,
+            streams: 1,
+            cards,
+            connect,
+            part_bytes,
+            carrier,
+        }
     }
 
     /// Engines without threads.
@@ -193,6 +220,12 @@ impl Setting {
         Self { part_bytes: Some(bytes), ..self }
     }
 
+    /// The same with datagrams carried by this.
+    #[must_use]
+    pub const fn carried(self, carrier: Carrier) -> Self {
+        Self { carrier, ..self }
+    }
+
     /// The same without threads.
     #[must_use]
     pub const fn without_threads(self) -> Self {
@@ -201,6 +234,9 @@ impl Setting {
 
     /// Why no case can be run under this setting here, if none can.
     pub fn why_not(&self) -> Option<String> {
+        if self.carrier != Carrier::Udp {
+            return dpdk::why_not(self.carrier);
+        }
         let Cards::Wired { rails } = self.cards else { return None };
         let mut devices = ["a", "b"].into_iter().flat_map(|side| soft_devices(side, rails));
         let absent = devices.find(|device| !Path::new(SOFT_DEVICES).join(device).exists());
@@ -241,9 +277,11 @@ impl Setting {
             io: self.io.as_str().to_owned(),
             streams: self.streams,
             port: if self.is_between_hosts() { port_of(folder, name) } else { 0 },
+            place: if self.is_between_hosts() { dpdk::place(folder, name) } else { 0 },
             cards: self.cards,
             connect: self.connect.as_str().to_owned(),
             part_bytes: self.part_bytes,
+            carrier: self.carrier,
             tuning: Tuning::default(),
         }
     }
@@ -281,6 +319,9 @@ impl fmt::Display for Setting {
             Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}")?,
         }
         f.write_str(if self.connect == VerbsConnect::Exchange { "" } else { "/cm" })?;
+        if self.carrier != Carrier::Udp {
+            write!(f, "/{:?}", self.carrier)?;
+        }
         self.part_bytes.map_or(Ok(()), |bytes| write!(f, "/parts of {bytes} bytes"))
     }
 }
@@ -329,12 +370,16 @@ pub struct EngineSpec {
     pub streams: usize,
     /// Where it listens, if it does: the same for each life of a name.
     pub port: u16,
+    /// Its place among the engines of its case that listen, from 1.
+    pub place: u8,
     /// Its cards.
     pub cards: Cards,
     /// How queues of those are connected.
     pub connect: String,
     /// The most bytes of a part of a transfer by name, where it is not the default.
     pub part_bytes: Option<u64>,
+    /// What carries datagrams.
+    pub carrier: Carrier,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -387,6 +432,9 @@ impl EngineSpec {
             let host = self.tuning.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
             config = config.listen([SocketAddr::from((host, self.port))]);
             config = config.secret_file(folder.join(SECRET)).directory_file(folder.join(DIRECTORY));
+        }
+        if self.carrier != Carrier::Udp {
+            config.dpdk = dpdk::section(self);
         }
         if let Some(bytes) = self.part_bytes {
             config.legs.part_bytes = bytes;

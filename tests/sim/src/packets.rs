@@ -221,6 +221,7 @@ impl SimPort {
             receive_bytes,
             needs_checksums: true,
             joins_equal: true,
+            pairs_workers: false,
         };
         let (silent, _) = io::pipe()?;
         Ok(Self { core: Arc::clone(core), engine, facts, frame: Vec::new(), silent: silent.into() })
@@ -243,7 +244,7 @@ impl Port for SimPort {
         while count < BURST
             && let Some(packet) = { self.core.lock().packets.receive(self.facts.address) }
         {
-            take(Train::of_one(&packet));
+            take(Train::Apart(&[&packet]));
             count += 1;
         }
         count
@@ -268,8 +269,8 @@ impl Port for SimPort {
         BurstSent::Full
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.silent.as_fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.silent.as_fd())
     }
 }
 

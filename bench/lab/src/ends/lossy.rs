@@ -56,7 +56,7 @@ impl Port for LossyPort {
         })
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.descriptor()
     }
 }
@@ -71,7 +71,8 @@ pub(super) fn start(config: Config, loss_ppm: u32, needs_checksums: bool) -> Res
             let facts = PortFacts { needs_checksums, ..inner.facts().clone() };
             Ok(Box::new(LossyPort { inner, facts, loss_ppm: loss_ppm.into(), random: 0x9e37_79b9_7f4a_7c15 }))
         });
-        let options = DatagramOptions { patience: Duration::from_millis(heartbeat), frame_bytes_max };
+        let options =
+            DatagramOptions { patience: Duration::from_millis(heartbeat), frame_bytes_max, opens_at_start: false };
         let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
         Ok(vec![Arc::new(DatagramTransport::new(segments, registry, Arc::new(SystemEnv), open, options)?)])
     })

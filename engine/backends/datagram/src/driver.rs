@@ -32,7 +32,7 @@ impl Driver for DatagramDriver {
     }
 
     fn rest(&mut self, now: Timestamp) -> Rest {
-        match self.hub.rest() {
+        match self.hub.rest(now) {
             Ok(until) if until > now + NAP_MIN => Rest::Until(until),
             // Who cannot be woken does not sleep.
             _ => Rest::Busy,

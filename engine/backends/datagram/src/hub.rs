@@ -18,13 +18,17 @@ use penstock_datagram::{DatagramConnection, PacketFate};
 use penstock_transport::{LaneEvents, LaneFault, PacketStatistics, PeerPackets};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::port::{BurstSent, Port, PortFacts};
+use crate::port::{BurstSent, Port};
 use crate::side::Side;
 
 /// Bursts that one look at a lane sends.
 const BURSTS_PER_POLL: usize = 4;
 /// A port that took no more is asked again after so long.
 const BLOCKED_FOR: Duration = Duration::from_micros(60);
+/// Where no packet wakes anybody, a worker with connections looks again after so long; a shorter sleep is mostly overhead.
+const NAP: Duration = Duration::from_micros(100);
+/// The same without connections: others may ask for the port's address.
+const NAP_ALONE: Duration = Duration::from_millis(1);
 /// What to do where not one packet comes.
 const UNHEARD_MEND: &str =
     ": let UDP pass between both hosts in both directions, with no translation of addresses between them";
@@ -106,8 +110,8 @@ impl Hub {
         self.epoll.as_fd()
     }
 
-    /// What the worker's port is, and the longest packet from it to this address. It is opened now if it was not before.
-    pub(crate) fn port(&self, to: SocketAddr) -> io::Result<(PortFacts, usize)> {
+    /// Does something with the worker's port, which is opened now if it was not before.
+    pub(crate) fn with_port<T>(&self, ask: impl FnOnce(&dyn Port) -> io::Result<T>) -> io::Result<T> {
         let mut connections = self.lock();
         if connections.port.is_none() {
             let opened = (self.open)(self.worker)?;
@@ -115,8 +119,7 @@ impl Hub {
             connections.port = Some(opened);
             connections.watch(&self.epoll)?; // The worker may be asleep.
         }
-        let port = connections.port.as_ref().expect("it was opened just now");
-        Ok((port.facts().clone(), port.frame_bytes(to)?))
+        ask(connections.port.as_deref().expect("it was opened just now"))
     }
 
     /// Takes what has come, and marks the lanes that have something to do. Returns whether anything had.
@@ -125,10 +128,13 @@ impl Hub {
     }
 
     /// The worker is about to sleep on the descriptor. Answers until when it may.
-    pub(crate) fn rest(&self) -> io::Result<Timestamp> {
+    pub(crate) fn rest(&self, now: Timestamp) -> io::Result<Timestamp> {
         let mut connections = self.lock();
         connections.watch(&self.epoll)?;
-        Ok(connections.due)
+        let Connections { port, due, .. } = &*connections;
+        let is_deaf = port.as_ref().is_some_and(|port| port.descriptor().is_none());
+        let nap = if connections.endpoints().next().is_some() { NAP } else { NAP_ALONE };
+        Ok(if is_deaf { (*due).min(now + nap) } else { *due })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connections> {
@@ -245,8 +251,8 @@ impl Connections {
 
     /// From now on the port's packets wake who sleeps on this.
     fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
-        if let Some(port) = self.port.as_ref().filter(|_| !self.is_watched) {
-            epoll::add(epoll, port.descriptor(), EventData::new_u64(0), EventFlags::IN)?;
+        if let Some(descriptor) = self.port.as_ref().filter(|_| !self.is_watched).and_then(|port| port.descriptor()) {
+            epoll::add(epoll, descriptor, EventData::new_u64(0), EventFlags::IN)?;
             self.is_watched = true;
         }
         Ok(())
@@ -279,8 +285,11 @@ impl Connections {
         if came == 0 && *due == Timestamp::NEVER {
             return false;
         }
-        if came > 0 && *is_watched {
-            *is_watched = epoll::delete(epoll, port.descriptor()).is_err();
+        if came > 0
+            && *is_watched
+            && let Some(descriptor) = port.descriptor()
+        {
+            *is_watched = epoll::delete(epoll, descriptor).is_err();
         }
         let now = read.unwrap_or_else(&now);
         if came == 0 && *due > now {

@@ -6,11 +6,12 @@
 //! Read in this order:
 //!
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on
-//! - [`port`]: what carries packets; [`udp`]: a socket that does
+//! - [`port`]: what carries packets; [`udp`]: a socket that does; [`dpdk`]: a queue of a device that does
 //! - `lane`: one worker's lane; `side`: the memory that its connections move bytes from and to
 //! - `no_path`: what the two sides say to each other where packets do not pass
 //! - `hub`, `driver`: a worker's port and connections, and what is looked at for all of them once a turn
 
+pub mod dpdk;
 mod driver;
 mod hub;
 mod lane;

@@ -22,6 +22,8 @@ pub struct PortFacts {
     pub needs_checksums: bool,
     /// Whether packets of one length that follow each other leave together, at about the cost of one.
     pub joins_equal: bool,
+    /// Whether what a worker sends comes to the peer's worker of the same number, whatever its address says.
+    pub pairs_workers: bool,
 }
 
 /// What became of a burst that was to be sent.
@@ -37,28 +39,26 @@ pub enum BurstSent {
     TooLong,
 }
 
-/// Packets that came together, one behind the other.
+/// Packets that came together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Train<'a> {
-    bytes: &'a [u8],
-    /// Of each but the last, which may be shorter.
-    packet_bytes: usize,
+pub enum Train<'a> {
+    /// One behind the other.
+    Joined {
+        bytes: &'a [u8],
+        /// Of each but the last, which may be shorter.
+        packet_bytes: usize,
+    },
+    /// Each in a place of its own.
+    Apart(&'a [&'a [u8]]),
 }
 
 impl<'a> Train<'a> {
-    /// Of packets of so many bytes, but for the last, which may be shorter.
-    pub fn new(bytes: &'a [u8], packet_bytes: usize) -> Self {
-        Self { bytes, packet_bytes: packet_bytes.max(1) }
-    }
-
-    /// Of one packet, which may be empty.
-    pub fn of_one(bytes: &'a [u8]) -> Self {
-        Self::new(bytes, bytes.len())
-    }
-
     pub fn packets(self) -> impl Iterator<Item = &'a [u8]> {
-        let empty = self.bytes.is_empty().then_some(self.bytes);
-        empty.into_iter().chain(self.bytes.chunks(self.packet_bytes))
+        let (joined, packet_bytes, apart) = match self {
+            Self::Joined { bytes, packet_bytes } => (bytes, packet_bytes, &[][..]),
+            Self::Apart(packets) => (&[][..], 1, packets),
+        };
+        joined.chunks(packet_bytes.max(1)).chain(apart.iter().copied())
     }
 }
 
@@ -68,6 +68,12 @@ pub trait Port: Send {
 
     /// The longest packet that the way to this address carries unfragmented, as far as is known here.
     fn frame_bytes(&self, to: SocketAddr) -> io::Result<usize>;
+
+    /// Whether packets to this address can leave here at all.
+    fn reach(&self, to: SocketAddr) -> io::Result<()> {
+        let _ = to;
+        Ok(())
+    }
 
     /// Passes on the packets that have come, trains one by one, together at most [`RECEIVE_BURST_MAX`](penstock_datagram::connection::RECEIVE_BURST_MAX), and
     /// returns how many. Does not wait.
@@ -87,6 +93,6 @@ pub trait Port: Send {
         let _ = sum;
     }
 
-    /// Becomes readable when [`Port::receive`] would find something.
-    fn descriptor(&self) -> BorrowedFd<'_>;
+    /// Becomes readable when [`Port::receive`] would find something. None: nothing tells, and whoever sleeps wakes up to look.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -92,7 +92,7 @@ impl Port for ModelPort {
                 wire.now = wire.now + wire.stands_still;
                 packet
             };
-            take(Train::of_one(&packet));
+            take(Train::Apart(&[&packet]));
             count += 1;
         }
         count
@@ -121,8 +121,8 @@ impl Port for ModelPort {
         BurstSent::Full
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd())
     }
 }
 
@@ -200,6 +200,7 @@ fn joined_with(receive_bytes: [u64; 2], frame: usize) -> (Model, [Side; 2]) {
                 receive_bytes: receive_bytes[side],
                 needs_checksums: true,
                 joins_equal: true,
+                pairs_workers: false,
             };
             let (bell, rings) = io::pipe()?;
             shared.0.lock().unwrap().bells[side] = Some(rings);

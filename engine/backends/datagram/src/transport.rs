@@ -37,11 +37,13 @@ pub struct DatagramOptions {
     pub patience: Duration,
     /// Packets are no longer than this, whatever the way carries.
     pub frame_bytes_max: usize,
+    /// Ports are opened when the engine starts: others want to hear of them before a session begins.
+    pub opens_at_start: bool,
 }
 
 impl Default for DatagramOptions {
     fn default() -> Self {
-        Self { patience: Duration::from_secs(5), frame_bytes_max: FRAME_BYTES_MAX }
+        Self { patience: Duration::from_secs(5), frame_bytes_max: FRAME_BYTES_MAX, opens_at_start: false }
     }
 }
 
@@ -60,7 +62,7 @@ impl DatagramTransport {
     pub const NAME: &'static str = "datagram";
 
     /// The transport of the engine with these segments and these regions. Each worker's port is opened when a first peer is to be
-    /// reached.
+    /// reached, if not now.
     pub fn new(
         segments: Arc<EngineSegments>,
         registry: Arc<Registry>,
@@ -69,7 +71,10 @@ impl DatagramTransport {
         options: DatagramOptions,
     ) -> io::Result<Self> {
         let hub = |worker| Hub::new(Arc::clone(&env), worker, Arc::clone(&open)).map(Arc::new);
-        let hubs = (0..segments.workers()).map(hub).collect::<io::Result<_>>()?;
+        let hubs = (0..segments.workers()).map(hub).collect::<io::Result<Vec<_>>>()?;
+        if options.opens_at_start {
+            hubs.iter().try_for_each(|hub| hub.with_port(|_| Ok(())))?;
+        }
         Ok(Self { segments, registry, env, options, hubs })
     }
 }
@@ -142,6 +147,8 @@ struct Offered {
     offer: DatagramOffer,
     /// Its ports send packets of one length together.
     joins_equal: bool,
+    /// Each worker reaches one of the peer's.
+    pairs_workers: bool,
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     env: Arc<dyn TransportEnv>,
@@ -163,7 +170,10 @@ impl Offered {
         let full = || io::Error::other("a worker has as many connections as it may have");
         let places = (0..channels).map(|channel| hubs[channel % hubs.len()].reserve().ok_or_else(full));
         let places: Vec<Reserved> = places.collect::<io::Result<_>>()?;
-        let ports = hubs.iter().map(|hub| hub.port(met_at)).collect::<io::Result<Vec<_>>>()?;
+        let ports = hubs
+            .iter()
+            .map(|hub| hub.with_port(|port| Ok((port.facts().clone(), port.frame_bytes(met_at)?))))
+            .collect::<io::Result<Vec<_>>>()?;
         let (facts, frame_bytes) = &ports[0];
         let longest = longest_frame(facts.receive_bytes).max(FRAME_BYTES_MIN);
         let offer = DatagramOffer {
@@ -176,6 +186,7 @@ impl Offered {
         Ok(Self {
             name: facts.name.clone(),
             joins_equal: facts.joins_equal,
+            pairs_workers: facts.pairs_workers,
             offer,
             segments: Arc::clone(segments),
             registry: Arc::clone(registry),
@@ -204,6 +215,15 @@ impl Offered {
             notice: Arc::clone(&notice),
         };
         let mut lanes: Vec<DatagramLane> = self.hubs.iter().enumerate().map(lane).collect();
+        if self.pairs_workers && workers != workers_there {
+            return Err(JoinError::NoPath(format!(
+                "this engine has {workers} workers and the peer {workers_there}, and each reaches one: set `workers.count` alike on both"
+            )));
+        }
+        for &address in &theirs.addresses {
+            let reach = |hub: &Arc<Hub>| hub.with_port(|port| port.reach(address));
+            self.hubs.iter().try_for_each(reach).map_err(|error| JoinError::NoPath(error.to_string()))?;
+        }
         let now = self.env.now();
         for (channel, place) in self.places.into_iter().enumerate() {
             let (worker, remote_connection) = (channel % workers, theirs.connections[channel]);

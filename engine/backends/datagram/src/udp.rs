@@ -118,6 +118,7 @@ impl UdpPort {
             receive_bytes: sockopt::socket_recv_buffer_size(&socket)? as u64 / 4 * 3,
             needs_checksums: false,
             joins_equal: offloads.cuts,
+            pairs_workers: false,
         };
         Ok(Self {
             socket,
@@ -214,7 +215,7 @@ impl UdpPort {
         if at == end {
             return 0;
         }
-        take(Train::new(&self.arrived[at..end], packet_bytes));
+        take(Train::Joined { bytes: &self.arrived[at..end], packet_bytes });
         self.train.at = end;
         let packets = (end - at).div_ceil(packet_bytes.max(1));
         self.statistics.received += packets as u64;
@@ -244,7 +245,7 @@ impl Port for UdpPort {
                 Ok(train) if train.is_cut => self.statistics.truncated += 1,
                 // It is a packet like others, for the caller to refuse.
                 Ok(train) if train.bytes == 0 => {
-                    take(Train::of_one(&[]));
+                    take(Train::Apart(&[&[]]));
                     self.statistics.received += 1;
                     passed += 1;
                 }
@@ -293,7 +294,7 @@ impl Port for UdpPort {
         sum.blocked += blocked;
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 }

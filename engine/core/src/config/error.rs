@@ -119,6 +119,16 @@ pub enum Conflict {
         /// The number of workers.
         count: usize,
     },
+    /// The workers' ports follow each other.
+    #[error(
+        "`datagram.port` is {first} and `workers.count` is {count}: there is no UDP port for the last worker; choose a lower one"
+    )]
+    DatagramPorts { first: u16, count: usize },
+    /// There is no kernel behind a device of DPDK that would have an address.
+    #[error(
+        "`dpdk.device` is set and `dpdk.address` is not: give the engine an address in the network of its peers, as `10.0.9.1/24`"
+    )]
+    DpdkAddress,
 }
 
 impl Conflict {
@@ -128,6 +138,8 @@ impl Conflict {
             Self::InlineCount { .. } => ["workers.count", "workers.progress"],
             Self::InlineCores => ["workers.cores", "workers.progress"],
             Self::CoresAndCount { .. } => ["workers.cores", "workers.count"],
+            Self::DatagramPorts { .. } => ["datagram.port", "workers.count"],
+            Self::DpdkAddress => ["dpdk.device", "dpdk.address"],
         }
     }
 }

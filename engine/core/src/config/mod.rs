@@ -12,7 +12,7 @@
 //!
 //! - `sections`: the types, one per section, with their defaults
 //! - `build`: the setters for a configuration made in code
-//! - `keys`: the one table that says what every key accepts, means and costs
+//! - `keys`: the one table that says what every key accepts, means and costs; [`network`]: addresses in it
 //! - `read`: from text to a [`Config`], every refusal with its line; on top of `tree`
 //! - `rules`: what a [`Config`] must keep, wherever it came from
 //! - `reference`: the pages and the commented file that are made from the table
@@ -24,6 +24,7 @@ mod build;
 mod error;
 mod keys;
 mod nearest;
+pub mod network;
 mod read;
 mod reference;
 mod rules;
@@ -39,7 +40,7 @@ pub use nearest::Suggestion;
 pub use read::CONFIG_BYTES_MAX;
 pub use reference::{default_yaml, reference_markdown};
 pub use sections::{
-    Config, ControlConfig, CreditsConfig, DatagramConfig, EngineConfig, HiddenText, LegMemory, LegsConfig,
+    Config, ControlConfig, CreditsConfig, DatagramConfig, DpdkConfig, EngineConfig, HiddenText, LegMemory, LegsConfig,
     MemoryConfig, PagesChoice, ProcessVmChoice, Progress, SessionConfig, TcpIo, TransfersConfig, TransportName,
     TransportsConfig, VerbsConnect, WorkersConfig,
 };

@@ -12,6 +12,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("credits", "What a peer may occupy here before it must wait."),
     ("transports", "The ways bytes may take."),
     ("datagram", "What carries the packets of the transport `datagram`."),
+    ("dpdk", "The device that carries them, where no sockets do. It needs the library that `make dpdk` builds."),
     ("memory", "How pools get their memory."),
     ("session", "How long conversations with peers may take."),
     ("control", "How much is kept of transfers by name, and how long."),
@@ -73,7 +74,7 @@ default; a key that does not exist, a value out of range and two values that do 
 are refused with file, line and column, never ignored or adjusted.
 
 This page and `configs/default.yaml` are made from the table in
-`engine/core/src/config/keys.rs`, and a test compares them. After a change there, run
+`engine/core/src/config/keys/table.rs`, and a test compares them. After a change there, run
 
     PENSTOCK_UPDATE=1 cargo test -p penstock-core config
 
@@ -84,13 +85,16 @@ This page and `configs/default.yaml` are made from the table in
 | `configs/inline.yaml` | the program has a loop of its own and wants no threads beside it |
 | `configs/small-host.yaml` | few cores or little memory, shared with other work |
 | `configs/datagram-udp.yaml` | hosts without RDMA cards that are to meet in datagrams over UDP, at a port that a firewall can name |
+| `configs/datagram-memif.yaml` | two processes of one host that meet in datagrams over DPDK, through memory that they share; the other one has `configs/datagram-memif-peer.yaml` |
 ";
 
 /// The two ends of the trade-off, named as this kind of value names them.
 fn costs(doc: &KeyDoc) -> [(String, &'static str); 2] {
     let (more, less) = match doc.range {
         Range::OneOf([first, .., last]) => (format!("`{first}` costs"), format!("`{last}` costs")),
-        Range::Name | Range::Folder => ("Setting it costs".into(), "Not setting it costs".into()),
+        Range::Name | Range::Folder | Range::Device | Range::Network => {
+            ("Setting it costs".into(), "Not setting it costs".into())
+        }
         _ => ("More costs".into(), "Less costs".into()),
     };
     [(more, doc.more_costs), (less, doc.less_costs)]

@@ -57,5 +57,12 @@ pub(super) fn conflict(config: &Config) -> Option<Conflict> {
     if !workers.cores.is_empty() && workers.cores.len() != workers.count {
         return Some(Conflict::CoresAndCount { cores: workers.cores.len(), count: workers.count });
     }
+    let first = config.datagram.port;
+    if first != 0 && usize::from(first) + workers.count > 1 << 16 {
+        return Some(Conflict::DatagramPorts { first, count: workers.count });
+    }
+    if config.dpdk.device.is_some() && config.dpdk.address.is_none() {
+        return Some(Conflict::DpdkAddress);
+    }
     None
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::network::{Ipv4Network, Neighbour};
 use crate::ids::{ENGINE_NAME_BYTES_MAX, EngineName, NameError};
 
 /// The configuration of one engine.
@@ -25,6 +26,8 @@ pub struct Config {
     pub transports: TransportsConfig,
     /// What carries the packets of the transport `datagram`.
     pub datagram: DatagramConfig,
+    /// The device that carries them, where no sockets do.
+    pub dpdk: DpdkConfig,
     /// How pools get their memory.
     pub memory: MemoryConfig,
     /// How long conversations with peers may take.
@@ -125,6 +128,28 @@ pub struct DatagramConfig {
     pub receive_bytes: usize,
     /// The same for the send buffer.
     pub send_bytes: usize,
+}
+
+/// The device that carries the packets of the transport `datagram`, where no sockets do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DpdkConfig {
+    /// As DPDK names it, with its arguments. None: sockets.
+    pub device: Option<String>,
+    /// This engine's address on it.
+    pub address: Option<Ipv4Network>,
+    /// Stations that are not asked for.
+    pub neighbours: Vec<Neighbour>,
+    /// The longest IP packet, in bytes. 0: as the device has it.
+    pub mtu: u16,
+    /// Packets that wait in each queue.
+    pub queue_packets: u16,
+    /// Memory of DPDK in MiB, where it has no huge pages.
+    pub memory_mib: u32,
+    /// Whether it has.
+    pub huge_pages: bool,
+    /// More arguments with which it starts.
+    pub arguments: Vec<String>,
 }
 
 /// How queue pairs of two RDMA cards are connected.
@@ -337,6 +362,21 @@ impl Default for TransportsConfig {
 impl Default for DatagramConfig {
     fn default() -> Self {
         Self { port: 0, frame_bytes: 65_507, receive_bytes: 0, send_bytes: 0 }
+    }
+}
+
+impl Default for DpdkConfig {
+    fn default() -> Self {
+        Self {
+            device: None,
+            address: None,
+            neighbours: Vec::new(),
+            mtu: 0,
+            queue_packets: 1024,
+            memory_mib: 256,
+            huge_pages: false,
+            arguments: Vec::new(),
+        }
     }
 }
 

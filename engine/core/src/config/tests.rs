@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_yaml::Value;
 
+use super::network::{Ipv4Network, Mac, Neighbour};
 use super::*;
 use crate::ids::EngineName;
 
@@ -85,11 +86,17 @@ mod table {
                 Range::Folder => vec!["null".into(), "/run/x".into()],
                 Range::Addresses => vec!["[]".into(), "['127.0.0.1:1', '[::1]:65535']".into()],
                 Range::Devices => vec!["[]".into(), "[mlx5_0, mlx5_1:1, 'rxe0:255:255']".into()],
+                Range::Device => vec!["null".into(), "'0000:3b:00.0'".into(), "'net_memif0,role=server'".into()],
+                Range::Network => vec!["null".into(), "10.0.9.1/24".into()],
+                Range::Neighbours => vec!["[]".into(), "['10.0.9.2=02:00:0a:00:09:02']".into()],
+                Range::Arguments => vec!["[]".into(), "['--log-level=lib.eal:debug']".into()],
                 Range::Flag => vec!["true".into(), "false".into()],
             };
             let (section, name) = doc.parts();
             for value in values {
-                let config = Config::parse(&format!("{section}:\n  {name}: {value}"), "a.yaml");
+                // A device must have an address.
+                let beside = if doc.range == Range::Device { "\n  address: 10.0.9.1/24" } else { "" };
+                let config = Config::parse(&format!("{section}:\n  {name}: {value}{beside}"), "a.yaml");
                 assert!(config.is_ok(), "{}: {value}: {config:?}", doc.key);
             }
         }
@@ -433,6 +440,27 @@ mod code {
         assert!(matches!(inline, Err(ConfigError::Conflict { conflict: Conflict::InlineCount { count: 2 }, .. })));
     }
 
+    #[test]
+    fn ports_of_all_workers_and_the_address_of_a_device_are_looked_at() {
+        let refused = |text: &str| refusal(text);
+        let error = refused("workers: { count: 2 }\ndatagram: { port: 65535 }");
+        assert!(error.starts_with("a.yaml:2:19: `datagram.port` is 65535 and `workers.count` is 2"), "{error}");
+        assert!(Config::parse("workers: { count: 2 }\ndatagram: { port: 65534 }", "a.yaml").is_ok());
+        let error = refused("dpdk:\n  device: net_memif0");
+        assert!(error.starts_with("a.yaml:2:11: `dpdk.device` is set and `dpdk.address` is not"), "{error}");
+        for (key, bad) in [
+            ("address", "10.0.9.1"),
+            ("address", "10.0.9.1/32"),
+            ("device", "'net_memif0, role=server'"),
+            ("neighbours", "['10.0.9.2=01:00:00:00:00:00']"),
+            ("arguments", "['--vdev a']"),
+            ("queue_packets", "1000"),
+        ] {
+            let error = refused(&format!("dpdk: {{ {key}: {bad} }}"));
+            assert!(error.contains(&format!("`dpdk.{key}` must be")), "{error}");
+        }
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_folder_that_cannot_be_written_down_is_refused_and_breaks_nothing() {
@@ -508,6 +536,28 @@ mod properties {
     }
 
     prop_compose! {
+        fn dpdk()(
+            device in prop::option::of("[a-z0-9_:.,=/]{1,40}"),
+            (address, prefix) in (0x0a00_0000u32..0x0b00_0000, 1u8..=31),
+            stations in prop::collection::btree_map(0x0a00_0000u32..0x0b00_0000, any::<[u8; 5]>(), 0..4),
+            (mtu, queue_packets) in (any::<u16>(), 6u32..=15),
+            (memory_mib, huge_pages) in (64u32..=65_536, any::<bool>()),
+            arguments in prop::collection::hash_set("--[a-z]{1,9}", 0..4),
+        ) -> DpdkConfig {
+            let station = |(address, [a, b, c, d, e]): (u32, [u8; 5])| Neighbour {
+                address: address.into(), station: Mac([2, a, b, c, d, e]),
+            };
+            DpdkConfig {
+                device,
+                address: Some(Ipv4Network { address: address.into(), prefix }),
+                neighbours: stations.into_iter().map(station).collect(),
+                mtu, queue_packets: 1 << queue_packets, memory_mib, huge_pages,
+                arguments: arguments.into_iter().collect(),
+            }
+        }
+    }
+
+    prop_compose! {
         fn legs()(
             (default_tokens, quantile_percent) in (1u64..=1 << 40, 0u8..=100),
             memory in prop::sample::select(vec![LegMemory::Wait, LegMemory::Shrink, LegMemory::Fail]),
@@ -529,7 +579,7 @@ mod properties {
             pages in prop::sample::select(vec![PagesChoice::Auto, PagesChoice::Small, PagesChoice::Huge]),
             tcp_io in prop::sample::select(vec![TcpIo::Auto, TcpIo::IoUring, TcpIo::Epoll]),
             tcp_streams in 1usize..=16,
-            (port, frame_bytes, receive_bytes, send_bytes) in (any::<u16>(), 1_188usize..=65_507, 0usize..=1 << 30, 0usize..=1 << 30),
+            (port, frame_bytes, receive_bytes, send_bytes) in (0u16..=65_000, 1_188usize..=65_507, 0usize..=1 << 30, 0usize..=1 << 30),
             verbs_devices in prop::collection::hash_set("[a-z][a-z0-9_]{0,9}(:[1-9](:[0-9])?)?", 0..8),
             verbs_on_demand in any::<bool>(),
             verbs_connect in prop::sample::select(vec![VerbsConnect::Exchange, VerbsConnect::Cm]),
@@ -537,7 +587,7 @@ mod properties {
             (listen, advertise) in (addresses(), addresses()),
             (secret_file, directory_file) in (prop::option::of("/[^\0\u{fffd}]{0,40}"), prop::option::of("/[a-z]{0,9}")),
             (heartbeat_ms, accepts_per_second) in (50u64..=86_400_000, 1u64..=1_000_000),
-            (control, legs) in (control(), legs()),
+            (dpdk, control, legs) in (dpdk(), control(), legs()),
         ) -> Config {
             Config {
                 engine: EngineConfig { name, directory: directory.map(PathBuf::from) },
@@ -554,6 +604,7 @@ mod properties {
                     verbs_connect,
                 },
                 datagram: DatagramConfig { port, frame_bytes, receive_bytes, send_bytes },
+                dpdk,
                 memory: MemoryConfig { pages },
                 session: SessionConfig {
                     connect_timeout_ms: session.0,

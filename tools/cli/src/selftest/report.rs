@@ -10,7 +10,7 @@ use crate::console;
 /// Transports that are not tested unasked, and why.
 const ABSENT: [(&str, &str); 3] = [
     ("verbs", "where there are RDMA cards: --transport verbs"),
-    ("dpdk", "not in this release"),
+    ("dpdk", "carries datagram where a configuration names a device: see docs/DATAGRAM.md"),
     ("cuda", "not in this release"),
 ];
 

@@ -119,7 +119,14 @@ const PLACES: &[Place] = &[
     place(
         "penstock-datagram-transport",
         "engine/backends/datagram",
-        &["penstock-core", "penstock-memory", "penstock-ring", "penstock-transport", "penstock-datagram"],
+        &[
+            "penstock-core",
+            "penstock-memory",
+            "penstock-ring",
+            "penstock-transport",
+            "penstock-datagram",
+            "penstock-dpdk-shim",
+        ],
     ),
     place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
     place(

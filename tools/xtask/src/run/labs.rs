@@ -5,6 +5,7 @@
 //! elsewhere, in a guest, find them by the list that `PENSTOCK_PROGRAMS` names; those that can only run there begin with `lab_guest_`.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::binaries::{self, Binary};
 use super::suite::{notes_file, run_all};
@@ -26,7 +27,7 @@ const HOMES: [Home; 9] = [
     Home { package: "penstock-wire", folder: "tests/wire", labs: "lab_", runs: &[] },
     Home { package: "penstock-cli", folder: "tools/cli", labs: "lab_", runs: &[] },
     Home { package: "penstock-verbs-sys", folder: "ffi/verbs-sys", labs: "lab_", runs: &[] },
-    Home { package: "penstock-dpdk-shim", folder: "ffi/dpdk-shim", labs: "lab_dpdk_", runs: &[] },
+    Home { package: "penstock-dpdk-shim", folder: "ffi/dpdk-shim", labs: "lab_", runs: &[] },
     Home { package: "penstock-capi", folder: "ffi/capi", labs: "lab_capi_", runs: &[] },
     Home { package: "penstock-python", folder: "ffi/python", labs: "lab_python_", runs: &[] },
     Home {
@@ -47,6 +48,7 @@ pub(crate) fn labs(root: &Path, prefix: &str) -> Result<bool, String> {
         println!("      to run them all: sudo env \"PATH=$PATH\" \"HOME=$HOME\" make labs");
     }
     packages::provide();
+    let shim = dpdk_shim(root);
     let homes = homes_of(prefix);
     let packages = homes.iter().flat_map(|home| home.runs.iter().copied().chain([home.package]));
     let arguments: Vec<&str> = packages.flat_map(|package| ["-p", package]).collect();
@@ -56,8 +58,17 @@ pub(crate) fn labs(root: &Path, prefix: &str) -> Result<bool, String> {
     let is_home = |program: &&Binary| homes.iter().any(|home| program.folder == root.join(home.folder));
     let labs = programs.iter().filter(|program| program.is_lab() && program.target.starts_with(prefix));
     let labs = labs.filter(|lab| is_home(lab) && !lab.target.starts_with(IN_A_GUEST));
-    let environment = [("PENSTOCK_LABS", "1"), ("PENSTOCK_PROGRAMS", list.name())];
+    let mut environment = vec![("PENSTOCK_LABS", "1"), ("PENSTOCK_PROGRAMS", list.name())];
+    environment.extend(shim.as_deref().map(|shim| ("PENSTOCK_DPDK_SHIM", shim)));
     Ok(super::conclude(run_all(labs, &notes, &environment)?, true))
+}
+
+/// The library between Penstock and DPDK, built as a user builds it; none: DPDK's headers are not here.
+fn dpdk_shim(root: &Path) -> Option<String> {
+    let succeeds = |command: &mut Command| command.status().is_ok_and(|status| status.success());
+    let is_built = succeeds(Command::new("pkg-config").args(["--exists", "libdpdk"]))
+        && succeeds(Command::new("make").args(["-s", "dpdk"]).current_dir(root).stdout(Stdio::null()));
+    is_built.then(|| root.join("target/dpdk/libpenstock-dpdk.so.1").display().to_string())
 }
 
 /// The crates that can have labs of which the names begin with `prefix`.

@@ -70,7 +70,7 @@ fn send_all(sender: &mut UdpPort, to: SocketAddr, packets: &[Vec<u8>]) {
 }
 
 fn is_readable(port: &UdpPort, wait: Duration) -> bool {
-    let mut polled = [PollFd::from_borrowed_fd(port.descriptor(), PollFlags::IN)];
+    let mut polled = [PollFd::from_borrowed_fd(port.descriptor().unwrap(), PollFlags::IN)];
     let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     poll(&mut polled, Some(&wait)).unwrap() > 0
 }

@@ -1,0 +1,352 @@
+//! A queue of a DPDK device as a port: Ethernet, IPv4 and UDP by us, polled from user space.
+//!
+//! - `headers`: what is before a packet on the wire; `neighbours`: which station has an address
+//! - `eal`: DPDK in this process; `device`, `queue`: what it opens, and the bursts that move
+//!
+//! A device has no kernel behind it: this port answers who asks for its address, and asks for those of others.
+
+mod device;
+mod eal;
+pub mod headers;
+mod neighbours;
+mod queue;
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use penstock_core::Timestamp;
+use penstock_core::config::network::{Ipv4Network, Mac, Neighbour};
+use penstock_core::env::TransportEnv;
+use penstock_datagram::credit::charge;
+use penstock_datagram::wire::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
+use penstock_dpdk_shim::ShimUnusable;
+use penstock_transport::PacketStatistics;
+
+use self::device::Device;
+use self::headers::{ARP_FRAME_BYTES, Arp, EthernetFrame, FlowEnd, HEADERS_BYTES, IP_HEADERS_BYTES};
+use self::neighbours::Neighbours;
+use self::queue::{BURST_MAX, Queue, Written};
+use crate::port::{BurstSent, Port, PortFacts, Train};
+
+/// Where nothing comes the link is looked at so often.
+const LINK_EVERY: Duration = Duration::from_millis(100);
+
+/// How a device is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DpdkOptions {
+    /// As DPDK's `--vdev` or `--allow` names it: `net_memif0,role=server,socket=/run/x.sock`, `0000:3b:00.0`.
+    pub device: String,
+    /// This engine's address.
+    pub network: Ipv4Network,
+    /// UDP's port of the first worker; the others follow.
+    pub port: u16,
+    /// Stations that are not asked for.
+    pub neighbours: Vec<Neighbour>,
+    /// Bytes of an IP packet at most; 0: as the device has it.
+    pub mtu: u16,
+    /// Queue pairs, one for each worker.
+    pub queues: u16,
+    /// Packets that wait in each queue.
+    pub queue_packets: u16,
+    /// MiB of memory for buffers, where there are no huge pages.
+    pub memory_mib: u32,
+    pub huge_pages: bool,
+    /// More arguments for DPDK.
+    pub more: Vec<String>,
+}
+
+impl DpdkOptions {
+    /// What DPDK is started with. Devices are added one by one, so that engines of one process may have different ones.
+    fn arguments(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        // DPDK would start a thread for each processor.
+        all.push(format!("--lcores=0@({})", processors().join(",")));
+        all.push(format!("--file-prefix=penstock-{}", std::process::id()));
+        all.push("--no-telemetry".to_owned());
+        // It would take every card that no driver of the kernel has. One that is wanted is added by its name.
+        all.push(if is_pci(&self.device) { "--allow=ffff:ff:1f.7" } else { "--no-pci" }.to_owned());
+        if self.huge_pages {
+            all.push("--in-memory".to_owned());
+        } else {
+            all.extend(["--no-huge", "--no-shconf", "-m"].map(str::to_owned));
+            all.push(self.memory_mib.to_string());
+        }
+        all.extend(self.more.iter().cloned());
+        all
+    }
+}
+
+/// Whether a device is a card, named by its place: `0000:3b:00.0` or `3b:00.0`.
+fn is_pci(device: &str) -> bool {
+    let place = device.split(',').next().unwrap_or_default().trim_start_matches("pci:");
+    let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    place.contains(':') && place.split([':', '.']).all(is_hex)
+}
+
+/// The processors that this process may run on.
+fn processors() -> Vec<String> {
+    let all = rustix::thread::sched_getaffinity(None);
+    let may = |&processor: &usize| all.as_ref().is_ok_and(|all| all.is_set(processor));
+    let mut may: Vec<String> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(may).map(|processor| processor.to_string()).collect();
+    if may.is_empty() {
+        may.push("0".to_owned());
+    }
+    may
+}
+
+/// Why packets cannot go by DPDK.
+#[derive(Debug, thiserror::Error)]
+pub enum DpdkError {
+    #[error(transparent)]
+    Shim(#[from] ShimUnusable),
+    #[error("the thread of DPDK cannot be started: {0}")]
+    Thread(io::Error),
+    #[error(
+        "this process runs DPDK with `{running}`, and this engine wants `{wanted}`: DPDK starts once in a process, so give its engines \
+         the same memory, huge pages and arguments under `dpdk`"
+    )]
+    OtherArguments { running: String, wanted: String },
+    #[error("DPDK does not start with `{arguments}`: {words}")]
+    Start { arguments: String, words: String },
+    #[error("another engine of this process has the device {device}: see `dpdk.device`")]
+    InUse { device: String },
+    #[error("the device {device} cannot be opened: {words}; see `dpdk.device`")]
+    Device { device: String, words: String },
+    #[error("the device {device} has {has} queue pairs and {wanted} workers want one each: see `workers.count`")]
+    Queues { device: String, wanted: u16, has: u16 },
+    #[error(
+        "{device} does not deal packets out to {wanted} workers: set `workers.count` to 1; only memif pairs the queues of both sides"
+    )]
+    Steering { device: String, wanted: u16 },
+    #[error("the device {device} carries packets of at most {most} B and `dpdk.mtu` is {wanted}")]
+    Mtu { device: String, wanted: u16, most: u16 },
+    #[error(
+        "the MTU of {device} is {mtu}, and the datagram transport needs {}: raise `dpdk.mtu`",
+        FRAME_BYTES_MIN + IP_HEADERS_BYTES
+    )]
+    Narrow { device: String, mtu: u16 },
+}
+
+impl From<DpdkError> for io::Error {
+    fn from(error: DpdkError) -> Self {
+        Self::other(error)
+    }
+}
+
+/// The ports of an engine's workers over one device.
+pub struct DpdkPorts {
+    device: Arc<Device>,
+    options: DpdkOptions,
+    env: Arc<dyn TransportEnv>,
+}
+
+impl DpdkPorts {
+    /// Starts DPDK, unless this process runs it, and opens the device.
+    pub fn open(options: DpdkOptions, env: Arc<dyn TransportEnv>) -> Result<Self, DpdkError> {
+        Self::new(Device::open(&options)?, options, env)
+    }
+
+    /// Those of two engines in this process, with names for devices that are made: what the one sends the other receives.
+    pub fn open_pair(options: [DpdkOptions; 2], env: &Arc<dyn TransportEnv>) -> Result<[Self; 2], DpdkError> {
+        let [first, second] = Device::open_pair(options.each_ref())?;
+        let [of_first, of_second] = options;
+        Ok([Self::new(first, of_first, Arc::clone(env))?, Self::new(second, of_second, Arc::clone(env))?])
+    }
+
+    fn new(device: Arc<Device>, options: DpdkOptions, env: Arc<dyn TransportEnv>) -> Result<Self, DpdkError> {
+        if usize::from(device.mtu) < FRAME_BYTES_MIN + IP_HEADERS_BYTES {
+            return Err(DpdkError::Narrow { device: options.device, mtu: device.mtu });
+        }
+        Ok(Self { device, options, env })
+    }
+
+    /// The port of this worker. It is asked for once.
+    pub fn port(&self, worker: usize) -> DpdkPort {
+        let Self { device, options, env } = self;
+        let address = SocketAddrV4::new(options.network.address, options.port + worker as u16);
+        let frame_bytes = (usize::from(device.mtu) - IP_HEADERS_BYTES).min(FRAME_BYTES_MAX);
+        let facts = PortFacts {
+            name: format!("dpdk {}", device.facts.driver()),
+            address: address.into(),
+            receive_bytes: u64::from(options.queue_packets) * charge(frame_bytes),
+            needs_checksums: device.needs_checksums(),
+            joins_equal: false,
+            pairs_workers: true,
+        };
+        DpdkPort {
+            queue: Queue::new(Arc::clone(device), worker as u16),
+            facts,
+            here: FlowEnd { mac: device.mac, address },
+            frame_bytes,
+            options: options.clone(),
+            env: Arc::clone(env),
+            questions: Vec::with_capacity(BURST_MAX),
+            blocked: 0,
+            link_at: Timestamp::default(),
+        }
+    }
+}
+
+/// A port over one queue pair.
+pub struct DpdkPort {
+    queue: Queue,
+    facts: PortFacts,
+    here: FlowEnd,
+    frame_bytes: usize,
+    options: DpdkOptions,
+    env: Arc<dyn TransportEnv>,
+    /// What others have asked, to be answered.
+    questions: Vec<Arp>,
+    /// How often the device had no room.
+    blocked: u64,
+    /// When the link is looked at next, where nothing comes.
+    link_at: Timestamp,
+}
+
+impl DpdkPort {
+    fn neighbours(&self) -> MutexGuard<'_, Neighbours> {
+        self.queue.device.neighbours.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send_arp(&mut self, arp: Arp, station: Mac) {
+        // Without room it is lost, as on the way; whoever wants to know asks again.
+        self.queue.write(|frame| {
+            arp.write(frame.first_chunk_mut()?, station);
+            Some(ARP_FRAME_BYTES)
+        });
+    }
+
+    /// What was asked is answered, and what others say of themselves is known now.
+    fn hear_arps(&mut self) {
+        let own = *self.here.address.ip();
+        let (now, mut heard) = (self.env.now(), std::mem::take(&mut self.questions));
+        for arp in heard.drain(..) {
+            self.neighbours().hear(&arp, own, now);
+            if arp.to == own && !arp.is_answer {
+                let (asker, station) = arp.from;
+                self.send_arp(Arp { is_answer: true, from: (own, self.here.mac), to: asker }, station);
+            }
+        }
+        self.questions = heard;
+        self.queue.flush();
+    }
+
+    /// The station that a packet to this address goes to, if it is known.
+    fn station(&mut self, ip: Ipv4Addr) -> Option<Mac> {
+        let (known, is_due) = self.neighbours().find(ip, self.env.now());
+        if is_due {
+            self.send_arp(Arp { is_answer: false, from: (*self.here.address.ip(), self.here.mac), to: ip }, Mac::ALL);
+        }
+        known
+    }
+
+    fn blocked(&mut self) -> BurstSent {
+        self.blocked += 1;
+        BurstSent::Blocked
+    }
+}
+
+impl Port for DpdkPort {
+    fn facts(&self) -> &PortFacts {
+        &self.facts
+    }
+
+    fn frame_bytes(&self, _: SocketAddr) -> io::Result<usize> {
+        Ok(self.frame_bytes)
+    }
+
+    fn reach(&self, to: SocketAddr) -> io::Result<()> {
+        let network = self.options.network;
+        match to.ip().to_canonical() {
+            IpAddr::V4(ip) if ip != network.address && network.has(ip) => Ok(()),
+            ip => Err(io::Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{ip} is not another address in the network of {network}, and packets go to no others: see `dpdk.address` on both sides"
+                ),
+            )),
+        }
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
+        if self.queue.receive() == 0 {
+            let now = self.env.now();
+            if self.link_at <= now {
+                self.link_at = now + LINK_EVERY;
+                self.queue.device.look_at_link();
+            }
+            return 0;
+        }
+        let mut payloads = [&[][..]; BURST_MAX];
+        let mut count = 0;
+        for frame in self.queue.arrived() {
+            match EthernetFrame::parse(frame) {
+                EthernetFrame::Udp { to, payload, .. } if to == self.here.address => {
+                    payloads[count] = payload;
+                    count += 1;
+                }
+                EthernetFrame::Arp(arp) => self.questions.push(arp),
+                _ => {}
+            }
+        }
+        if count > 0 {
+            take(Train::Apart(&payloads[..count]));
+        }
+        if !self.questions.is_empty() {
+            self.hear_arps();
+        }
+        count
+    }
+
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        frame_bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+    ) -> BurstSent {
+        if !self.queue.flush().1 {
+            return self.blocked();
+        }
+        let IpAddr::V4(ip) = to.ip().to_canonical() else { return self.blocked() };
+        let Some(mac) = self.station(ip) else {
+            self.queue.flush();
+            return self.blocked();
+        };
+        let there = FlowEnd { mac, address: SocketAddrV4::new(ip, to.port()) };
+        let mut written = Written::One;
+        while written == Written::One {
+            let here = &self.here;
+            written = self.queue.write(|frame| {
+                let (headers, room) = frame.split_first_chunk_mut::<HEADERS_BYTES>()?;
+                let room_bytes = room.len().min(frame_bytes);
+                let payload = fill(&mut room[..room_bytes])?;
+                headers::write(headers, here, &there, payload);
+                Some(HEADERS_BYTES + payload)
+            });
+        }
+        match self.queue.flush() {
+            (_, false) => self.blocked(),
+            (_, true) if written == Written::Nothing => BurstSent::Whole,
+            (0, true) => self.blocked(), // There was no buffer.
+            (_, true) => BurstSent::Full,
+        }
+    }
+
+    fn add_statistics(&self, sum: &mut PacketStatistics) {
+        // What the device counts it counts for all its queues together.
+        if self.here.address.port() == self.options.port {
+            let counts = self.queue.device.counts();
+            sum.dropped_by_port += counts.missed + counts.receive_errors;
+            sum.refused_by_port += counts.send_errors;
+        }
+        sum.blocked += self.blocked;
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

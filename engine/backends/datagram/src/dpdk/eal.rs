@@ -1,0 +1,158 @@
+//! DPDK's environment, which a process starts once, and keeps.
+
+use std::ffi::{CString, c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::{fs, thread};
+
+use penstock_dpdk_shim::Shim;
+
+use super::DpdkError;
+
+/// Lines of DPDK's log that are errors or worse.
+const ERROR_LEVEL: u32 = 4;
+const WARNING_LEVEL: u32 = 5;
+/// So many lines of errors are kept for whoever reports what has failed.
+const LINES_KEPT: usize = 4;
+
+/// DPDK, as this process runs it.
+pub(super) struct Eal {
+    pub(super) shim: &'static Shim,
+    arguments: Vec<String>,
+    /// Names of the devices that are open. It is held while one is added or taken out: DPDK does one of these at a time.
+    devices: Mutex<Vec<String>>,
+}
+
+static STARTED: Mutex<Option<&'static Eal>> = Mutex::new(None);
+static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A line of DPDK's log.
+///
+/// # Safety
+///
+/// There are so many bytes at `line`.
+unsafe extern "C" fn log_line(level: u32, line: *const c_char, bytes: u32) {
+    // SAFETY: the caller promises it.
+    let line = unsafe { std::slice::from_raw_parts(line.cast::<u8>(), bytes as usize) };
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim();
+    match level {
+        ..=ERROR_LEVEL => {
+            // Much of it is not: it looks for what need not be there. What has failed is reported with these lines.
+            tracing::warn!("DPDK: {line}");
+            let mut errors = lock(&ERRORS);
+            if errors.len() == LINES_KEPT {
+                errors.remove(0);
+            }
+            errors.push(line.to_owned());
+        }
+        WARNING_LEVEL => tracing::info!("DPDK: {line}"),
+        _ => tracing::debug!("DPDK: {line}"),
+    }
+}
+
+/// What DPDK has said since this was asked last, with the words of what it has answered.
+pub(super) fn words(shim: &Shim, answered: c_int) -> String {
+    let errors = std::mem::take(&mut *lock(&ERRORS));
+    let number = shim.words(answered);
+    if errors.is_empty() { number } else { format!("{number}; DPDK says: {}", errors.join("; ")) }
+}
+
+/// Starts DPDK with these arguments, or answers what this process runs already.
+pub(super) fn start(arguments: Vec<String>) -> Result<&'static Eal, DpdkError> {
+    let shim = Shim::find()?;
+    let mut started = lock(&STARTED);
+    if let Some(eal) = *started {
+        return if eal.arguments == arguments {
+            Ok(eal)
+        } else {
+            Err(DpdkError::OtherArguments { running: eal.arguments.join(" "), wanted: arguments.join(" ") })
+        };
+    }
+    let (said, heard) = mpsc::channel();
+    let its = arguments.clone();
+    let run = move || {
+        let _ = said.send(start_here(shim, &its));
+        // DPDK takes this thread for its first one.
+        loop {
+            thread::park();
+        }
+    };
+    thread::Builder::new().name("penstock-dpdk".to_owned()).spawn(run).map_err(DpdkError::Thread)?;
+    let answered = heard.recv().unwrap_or(-libc::EIO);
+    if answered < 0 {
+        return Err(DpdkError::Start { arguments: arguments.join(" "), words: words(shim, answered) });
+    }
+    Ok(started.insert(Box::leak(Box::new(Eal { shim, arguments, devices: Mutex::new(Vec::new()) }))))
+}
+
+fn start_here(shim: &Shim, arguments: &[String]) -> c_int {
+    let c_string = |text: &str| CString::new(text).map(CString::into_raw).ok();
+    let texts = ["penstock"].into_iter().chain(arguments.iter().map(String::as_str));
+    let Some(mut pointers) = texts.map(c_string).collect::<Option<Vec<_>>>() else { return -libc::EINVAL };
+    let count = pointers.len() as c_int;
+    pointers.push(std::ptr::null_mut());
+    // DPDK may keep them.
+    let pointers = Box::leak(pointers.into_boxed_slice());
+    // SAFETY: these are C strings that stay, with a null behind them; nobody else starts DPDK meanwhile.
+    let answered = unsafe { shim.penstock_dpdk_start(count, pointers.as_mut_ptr(), log_line) };
+    // Nothing is kept in the folder that DPDK makes for this process, and it would stay.
+    if let Some(prefix) = arguments.iter().find_map(|argument| argument.strip_prefix("--file-prefix=")) {
+        let runtime = std::env::var("XDG_RUNTIME_DIR").unwrap_or_else(|_| "/tmp".to_owned());
+        for folder in ["/var/run", runtime.as_str()] {
+            let _ = fs::remove_dir(format!("{folder}/dpdk/{prefix}"));
+        }
+    }
+    answered
+}
+
+impl Eal {
+    /// The name of a device is taken, and `open` is called alone.
+    pub(super) fn add<T>(&self, name: &str, open: impl FnOnce() -> Result<T, DpdkError>) -> Result<T, DpdkError> {
+        let mut devices = lock(&self.devices);
+        if devices.iter().any(|open| open == name) {
+            return Err(DpdkError::InUse { device: name.to_owned() });
+        }
+        let opened = open()?;
+        devices.push(name.to_owned());
+        Ok(opened)
+    }
+
+    /// The name of a device is given back, once `close` has been called alone.
+    pub(super) fn remove(&self, name: &str, close: impl FnOnce()) {
+        let mut devices = lock(&self.devices);
+        close();
+        devices.retain(|open| open != name);
+    }
+}
+
+/// What this thread is to DPDK: its own buffers are kept for it until it ends.
+struct Entered(&'static Shim);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // SAFETY: this thread has entered.
+        unsafe { self.0.penstock_dpdk_leave() };
+    }
+}
+
+/// This thread is about to move packets.
+pub(super) fn enter(shim: &'static Shim) {
+    thread_local! {
+        static ENTERED: std::cell::OnceCell<Option<Entered>> = const { std::cell::OnceCell::new() };
+    }
+    // A thread that ends has nothing to keep any more.
+    let _ = ENTERED.try_with(|entered| {
+        entered.get_or_init(|| {
+            // SAFETY: DPDK runs.
+            let answered = unsafe { shim.penstock_dpdk_enter() };
+            if answered < 0 {
+                tracing::warn!(why = shim.words(answered), "DPDK keeps no buffers for a thread: each burst costs more");
+            }
+            (answered >= 0).then_some(Entered(shim))
+        });
+    });
+}

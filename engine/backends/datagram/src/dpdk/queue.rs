@@ -1,0 +1,128 @@
+//! One queue pair of a device: bursts of frames, in DPDK's buffers.
+
+use std::sync::Arc;
+
+use penstock_dpdk_shim::DpdkPacket;
+
+use super::device::Device;
+use super::eal;
+
+/// Frames of one burst at most, as the shim has it.
+pub(super) const BURST_MAX: usize = 64;
+
+/// Only one thread at a time uses it.
+pub(super) struct Queue {
+    pub(super) device: Arc<Device>,
+    queue: u16,
+    /// Empty frames to be written.
+    empty: Vec<DpdkPacket>,
+    /// Frames that were written and have not left; the first is the next.
+    kept: Vec<DpdkPacket>,
+    /// Frames that have come.
+    arrived: Vec<DpdkPacket>,
+}
+
+// SAFETY: the buffers are this queue's alone until they are given back, by whatever thread.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// Queue pair number `queue` of a device, which nobody else uses.
+    pub(super) fn new(device: Arc<Device>, queue: u16) -> Self {
+        let burst = || Vec::with_capacity(BURST_MAX);
+        Self { device, queue, empty: burst(), kept: burst(), arrived: burst() }
+    }
+
+    /// Takes frames that have come in place of those before, which are given back.
+    pub(super) fn receive(&mut self) -> usize {
+        let Self { device, queue, arrived, .. } = self;
+        let shim = device.eal.shim;
+        eal::enter(shim);
+        give_back(device, arrived);
+        // SAFETY: there is room for a burst; only this thread uses the queue.
+        unsafe {
+            let came = shim.penstock_dpdk_receive(device.port, *queue, arrived.as_mut_ptr(), BURST_MAX as u32);
+            arrived.set_len(came as usize);
+        }
+        arrived.len()
+    }
+
+    /// The frames that have come. One that is wrong or not in one piece is empty.
+    pub(super) fn arrived(&self) -> impl Iterator<Item = &[u8]> {
+        self.arrived.iter().map(|packet| match packet.flags {
+            // SAFETY: the buffer has so many bytes, and is this queue's until the next call of `receive`.
+            0 => unsafe { std::slice::from_raw_parts(packet.bytes, packet.len as usize) },
+            _ => &[],
+        })
+    }
+
+    /// Whether there is room for one more frame in a burst, and a buffer for it.
+    fn has_empty(&mut self) -> bool {
+        if self.kept.len() == BURST_MAX {
+            return false;
+        }
+        if self.empty.is_empty() {
+            let shim = self.device.eal.shim;
+            eal::enter(shim);
+            // SAFETY: there is room for a burst.
+            unsafe {
+                let taken = shim.penstock_dpdk_take(self.device.port, self.empty.as_mut_ptr(), BURST_MAX as u32);
+                self.empty.set_len(taken as usize);
+            }
+        }
+        !self.empty.is_empty()
+    }
+
+    /// Writes one more frame, if there is room: `write` answers its length, or that there is nothing to write.
+    pub(super) fn write(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Written {
+        if !self.has_empty() {
+            return Written::NoRoom;
+        }
+        let Some(packet) = self.empty.last_mut() else { return Written::NoRoom };
+        // SAFETY: the buffer has room for so much, DPDK has set all of its memory up, and it is this queue's until it is sent.
+        let room = unsafe { std::slice::from_raw_parts_mut(packet.bytes, packet.len as usize) };
+        let Some(len) = write(room) else { return Written::Nothing };
+        assert!(len <= room.len(), "a frame of {len} B was written where {} fit", room.len());
+        packet.len = len as u32;
+        self.kept.extend(self.empty.pop());
+        Written::One
+    }
+
+    /// Sends what was written, as far as there is room. Returns how many frames have left, and whether all have.
+    pub(super) fn flush(&mut self) -> (usize, bool) {
+        if self.kept.is_empty() {
+            return (0, true);
+        }
+        let shim = self.device.eal.shim;
+        eal::enter(shim);
+        // SAFETY: these were taken from this port, and are this queue's until they have left.
+        let left = unsafe {
+            shim.penstock_dpdk_send(self.device.port, self.queue, self.kept.as_mut_ptr(), self.kept.len() as u32)
+        } as usize;
+        self.kept.drain(..left);
+        (left, self.kept.is_empty())
+    }
+}
+
+/// What became of a frame that was to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    One,
+    Nothing,
+    NoRoom,
+}
+
+fn give_back(device: &Device, packets: &mut Vec<DpdkPacket>) {
+    if !packets.is_empty() {
+        // SAFETY: they are the caller's, who forgets them now.
+        unsafe { device.eal.shim.penstock_dpdk_put_back(packets.as_mut_ptr(), packets.len() as u32) };
+        packets.clear();
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        for packets in [&mut self.empty, &mut self.kept, &mut self.arrived] {
+            give_back(&self.device, packets);
+        }
+    }
+}

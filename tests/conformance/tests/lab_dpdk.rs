@@ -1,0 +1,51 @@
+//! Labs: the suite between two processes in datagrams over DPDK, through memory that they share and through interfaces on a bridge.
+//! What needs several targets, or kills one, runs on the bridge: memif joins two ends, and one that is killed may take the other with it.
+
+use penstock::config::TransportName;
+use penstock_conformance::{Carrier, Place, Setting, Stage, cases_as_tests, suite, suite_by_name};
+
+const THERE: Place = Place::Process(env!("CARGO_BIN_EXE_penstock-conformance-peer"));
+
+fn carried(carrier: Carrier) -> Setting {
+    Setting::adaptive(TransportName::Datagram, 1, THERE).carried(carrier)
+}
+
+suite!(bridge: carried(Carrier::Bridge));
+suite_by_name!(bridge_by_name: carried(Carrier::Bridge));
+
+mod memif {
+    use super::*;
+
+    fn setting() -> Setting {
+        carried(Carrier::Memif)
+    }
+
+    cases_as_tests! { setting;
+        bytes: one_byte_is_written, one_byte_is_read, any_alignment_will_do, one_extent_of_64_mib,
+            ten_thousand_scattered_blocks;
+        shapes: layers_times_blocks, blocks_with_strides, strided_runs, several_region_pairs_in_one_plan,
+            a_plan_is_used_a_thousand_times;
+        notes: payloads_arrive_in_full, a_notification_comes_after_all_its_bytes, counters_count_arrivals;
+        pressure: a_tiny_queue_loses_nothing, both_sides_write_at_once,
+            reads_and_writes_go_on_at_once, urgent_transfers_overtake_bulk;
+        ends: a_deadline_ends_a_transfer_that_moves, cancel_while_it_moves, cancel_while_bytes_land_here;
+        withdrawal: revoke_while_a_transfer_moves, revoke_while_it_is_read, deregister_while_a_transfer_moves;
+        waiting: no_end_is_slept_through, no_arrival_is_slept_through, a_target_that_rests_receives_bytes, statistics_add_up;
+        sessions: the_other_side_disconnects;
+        draining: both_sides_finish_what_runs;
+    }
+}
+
+/// Without this the suites above could pass by another way.
+#[test]
+fn the_suites_take_the_way_that_they_are_named_for() {
+    for (carrier, driver) in [(Carrier::Memif, "net_memif"), (Carrier::Bridge, "net_af_packet")] {
+        let setting = carried(carrier);
+        if let Some(reason) = setting.why_not() {
+            penstock_conformance::skip::report("the_suites_take_the_way_that_they_are_named_for", &reason);
+            return;
+        }
+        let stage = Stage::open(&setting);
+        assert!(stage.peer().path().contains(&format!("dpdk {driver}")), "{}", stage.peer().path());
+    }
+}
