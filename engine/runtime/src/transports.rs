@@ -158,25 +158,9 @@ fn datagram(
     DatagramTransport::new(segments, registry, env, open, options).map_err(failed)
 }
 
-/// UDP's port of the first worker over a device that is nobody else's.
-const DPDK_PORT: u16 = 7401;
-
 /// What opens the queues of the device that the configuration names. DPDK and the device are open then.
 fn dpdk(config: &Config, env: &Arc<dyn TransportEnv>) -> Result<Option<OpenPort>, StartError> {
-    let chosen = &config.dpdk;
-    let Some((device, network)) = chosen.device.clone().zip(chosen.address) else { return Ok(None) };
-    let options = DpdkOptions {
-        device,
-        network,
-        port: if config.datagram.port == 0 { DPDK_PORT } else { config.datagram.port },
-        neighbours: chosen.neighbours.clone(),
-        mtu: chosen.mtu,
-        queues: config.workers.count as u16,
-        queue_packets: chosen.queue_packets,
-        memory_mib: chosen.memory_mib,
-        huge_pages: chosen.huge_pages,
-        more: chosen.arguments.clone(),
-    };
+    let Some(options) = DpdkOptions::of(config) else { return Ok(None) };
     let ports =
         DpdkPorts::open(options, Arc::clone(env)).map_err(|error| StartError::Dpdk { why: error.to_string() })?;
     Ok(Some(Arc::new(move |worker| Ok(Box::new(ports.port(worker))))))

@@ -1,25 +1,29 @@
-//! The floor of what carries its own packets between hosts: one bare UDP socket on each side, over which blocks go from pool to pool in
-//! frames, gathered and scattered with one copy each. No engine takes part: the ends lend their pools and their processes.
+//! The floor of what carries its own packets between hosts: one bare UDP socket on each side, or one bare queue of DPDK, over which blocks
+//! go from pool to pool in frames, gathered and scattered with one copy each. No engine takes part: the ends lend their pools and their
+//! processes.
 //!
 //! The receiver knows where everything goes, so a frame has nothing but its number beside its bytes. The sender has so much under way
-//! as the receive buffer holds, and hears after each call of the receiver how much has come. Nothing is sent again: over a socket
-//! within a host nothing is lost that has room.
+//! as the receiver has room for, and hears after each call of the receiver how much has come. Nothing is sent again: within a host
+//! nothing is lost that has room.
 
-use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+mod queue;
+mod socket;
+
 use std::time::{Duration, Instant};
 
 use penstock::{Span, Window};
 use serde::{Deserialize, Serialize};
 
+use self::queue::BareQueue;
+use self::socket::BareSocket;
 use super::Ends;
 use super::end::End;
+use super::memif::Memif;
 use super::stream::Streamed;
 use super::wire::{Command, Reply};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
 use crate::measure::{clock, nanos};
-use crate::raw_stream::{set_buffers, set_segments};
 
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,13 +31,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOKS: u32 = 1 << 12;
 /// The number of a frame, and of its round.
 const HEAD_BYTES: usize = 8;
-/// What the kernel takes with one call.
-const BURST_BYTES_MAX: usize = 65_507;
-const BURST_FRAMES_MAX: usize = 64;
-/// Asked for each buffer; a host may allow less.
-const BUFFER_BYTES: u32 = 4 << 20;
-/// What a socket charges for a packet beyond its bytes, at most.
-const FRAME_CHARGE: usize = 896;
+
+/// What carries bare frames from one end to the other.
+trait BareCarrier {
+    /// Frames that leave together at most.
+    fn burst(&self) -> usize;
+
+    /// Frames that may be under way.
+    fn window(&self) -> usize;
+
+    /// Sends so many frames, of which `write` writes each and answers its length. Answers whether there was room for them.
+    fn send(&mut self, frames: usize, write: &mut dyn FnMut(usize, &mut [u8]) -> usize) -> Result<bool, LabError>;
+
+    /// Passes on the frames that have come, and answers whether there were any. Does not wait.
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<bool, LabError>;
+}
 
 /// What the other process is asked to do with its end of the sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +57,8 @@ pub enum DatagramCommand {
         /// Bytes of a frame, its head included.
         frame_bytes: usize,
     },
+    /// Open the other end of a memif.
+    OpenMemif(Memif),
     /// Learn where the blocks of each set go.
     Deal(LayoutSpec),
     /// Receive every frame of one set.
@@ -56,44 +70,47 @@ pub enum DatagramCommand {
     },
 }
 
-/// One side's socket, and the blocks of each set on this side.
+/// One side's carrier, and the blocks of each set on this side.
 struct Side {
-    socket: UdpSocket,
+    carrier: Box<dyn BareCarrier>,
     frame_bytes: usize,
     /// Offsets of the blocks of each set.
     sets: Vec<Vec<u64>>,
     block_bytes: usize,
-    room: Box<[u8]>,
 }
 
 /// The initiator's end.
 pub struct Datagrams {
     side: Side,
-    /// Frames that may be under way.
-    window: usize,
     next: usize,
     round: u32,
 }
 
-impl Side {
-    fn open(frame_bytes: usize) -> Result<Self, LabError> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(refused("open a bare socket"))?;
-        set_buffers(&socket, BUFFER_BYTES).map_err(refused("size a bare socket's buffers"))?;
-        if frame_bytes * 2 <= BURST_BYTES_MAX {
-            set_segments(&socket, frame_bytes as u32).map_err(refused("have bursts cut and joined"))?;
+/// How long nothing has come.
+#[derive(Default)]
+struct Silence {
+    since: Option<Instant>,
+    looks: u32,
+}
+
+impl Silence {
+    /// One more look has found something, or not; an error where that has lasted too long.
+    fn look(&mut self, has_come: bool) -> Result<(), LabError> {
+        if has_come {
+            self.since = None;
+            return Ok(());
         }
-        let room = vec![0; 1 << 16].into();
-        Ok(Self { socket, frame_bytes, sets: Vec::new(), block_bytes: 1, room })
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS) && self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Err(LabError::Silent { doing: "move a set in bare datagrams", waited: PATIENCE });
+        }
+        Ok(())
     }
+}
 
-    fn connect(&self, port: u16) -> Result<(), LabError> {
-        let there = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        self.socket.connect(there).map_err(refused("connect a bare socket"))?;
-        self.socket.set_nonblocking(true).map_err(refused("make a bare socket look"))
-    }
-
-    fn port(&self) -> Result<u16, LabError> {
-        self.socket.local_addr().map(|address| address.port()).map_err(refused("find the port of a bare socket"))
+impl Side {
+    fn new(carrier: impl BareCarrier + 'static, frame_bytes: usize) -> Self {
+        Self { carrier: Box::new(carrier), frame_bytes, sets: Vec::new(), block_bytes: 1 }
     }
 
     fn deal(&mut self, spec: &LayoutSpec, pick: impl Fn(Span) -> u64) {
@@ -109,23 +126,6 @@ impl Side {
     fn frames(&self, set: usize) -> Result<usize, LabError> {
         let blocks = self.sets.get(set).ok_or_else(no_such_set)?;
         Ok((blocks.len() * self.block_bytes).div_ceil(self.payload_bytes()))
-    }
-
-    /// What has come, nothing included; an error where that has lasted too long.
-    fn look(&mut self, since: &mut Option<Instant>, looks: &mut u32) -> Result<usize, LabError> {
-        match self.socket.recv(&mut self.room) {
-            Ok(bytes) => {
-                *since = None;
-                return Ok(bytes);
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(refused("look at a bare socket")(error)),
-        }
-        *looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(LOOKS) && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-            return Err(LabError::Silent { doing: "move a set in bare datagrams", waited: PATIENCE });
-        }
-        Ok(0)
     }
 }
 
@@ -152,20 +152,24 @@ fn parts(
 impl Datagrams {
     /// Opens a socket here and one in the other process of a pair of ends.
     pub fn open(ends: &mut Ends, frame_bytes: usize) -> Result<Self, LabError> {
-        if !(64..=BURST_BYTES_MAX).contains(&frame_bytes) {
-            return Err(LabError::Option { option: "frame_bytes", mend: "a bare datagram has 64 to 65,507 bytes" });
-        }
-        let side = Side::open(frame_bytes)?;
-        let command = DatagramCommand::Open { port: side.port()?, frame_bytes };
-        let there = match ends.ask(&Command::Datagram(command))? {
-            Reply::Listening { port } => port,
+        let socket = BareSocket::open(frame_bytes)?;
+        let command = DatagramCommand::Open { port: socket.port()?, frame_bytes };
+        match ends.ask(&Command::Datagram(command))? {
+            Reply::Listening { port } => socket.connect(port)?,
             other => return Err(other.unexpected()),
-        };
-        side.connect(there)?;
-        // Both buffers are alike; the kernel says twice of what it grants, and gives a quarter of it back at once.
-        let granted = set_buffers(&side.socket, BUFFER_BYTES).map_err(refused("size a bare socket's buffers"))?[1];
-        let window = granted as usize / 4 * 3 / (frame_bytes + FRAME_CHARGE);
-        Ok(Self { side, window: window.max(1), next: 0, round: 0 })
+        }
+        Ok(Self { side: Side::new(socket, frame_bytes), next: 0, round: 0 })
+    }
+
+    /// Opens both ends of a memif.
+    pub fn open_memif(ends: &mut Ends, frame_bytes: usize) -> Result<Self, LabError> {
+        let memif = Memif::new(frame_bytes);
+        let mut queue = BareQueue::open(&memif)?;
+        match ends.ask(&Command::Datagram(DatagramCommand::OpenMemif(memif.other())))? {
+            Reply::Done => queue.connect()?,
+            other => return Err(other.unexpected()),
+        }
+        Ok(Self { side: Side::new(queue, frame_bytes), next: 0, round: 0 })
     }
 
     /// Both sides learn where the blocks lie in their pools.
@@ -200,36 +204,38 @@ impl Datagrams {
     }
 
     fn send(&mut self, pool: &Window, set: usize, frames: usize) -> Result<(), LabError> {
-        let Self { side, window, round, .. } = self;
-        let (payload_bytes, frame_bytes) = (side.payload_bytes(), side.frame_bytes);
-        let burst_max = (BURST_BYTES_MAX / frame_bytes).min(BURST_FRAMES_MAX);
-        let mut burst = vec![0; burst_max * frame_bytes];
-        let (mut next, mut had, mut since, mut looks) = (0, 0, None, 0);
+        let Self { side, round, .. } = self;
+        let (payload_bytes, round) = (side.payload_bytes(), round.to_le_bytes());
+        let Side { carrier, sets, block_bytes, .. } = side;
+        let (burst, window, blocks) = (carrier.burst(), carrier.window(), &sets[set]);
+        let (mut next, mut had, mut silence) = (0, 0, Silence::default());
         while had < frames {
-            let upto = frames.min(next + burst_max);
-            if next < frames && upto - had <= *window {
-                let mut end = 0;
-                for (frame, bytes) in (next..upto).zip(burst.chunks_mut(frame_bytes)) {
+            let upto = frames.min(next + burst);
+            if next < frames && upto - had <= window {
+                let first = next;
+                let has_left = carrier.send(upto - first, &mut |at, bytes| {
                     let (head, payload) = bytes.split_at_mut(HEAD_BYTES);
-                    head[..4].copy_from_slice(&round.to_le_bytes());
-                    head[4..].copy_from_slice(&(frame as u32).to_le_bytes());
-                    let blocks = &side.sets[set];
-                    end += HEAD_BYTES;
-                    end += parts(blocks, side.block_bytes, frame, payload_bytes, |offset, part| {
+                    head[..4].copy_from_slice(&round);
+                    head[4..].copy_from_slice(&((first + at) as u32).to_le_bytes());
+                    let each = |offset, part| {
                         pool.read_into(offset, &mut payload[part]).expect("a layout lies in its pool");
-                    });
-                }
-                match side.socket.send(&burst[..end]) {
-                    Ok(_) => next = upto,
-                    Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                    Err(error) => return Err(refused("send a bare datagram")(error)),
+                    };
+                    HEAD_BYTES + parts(blocks, *block_bytes, first + at, payload_bytes, each)
+                })?;
+                if has_left {
+                    next = upto;
                 }
             }
-            // A word of an earlier round has another number.
-            if side.look(&mut since, &mut looks)? == HEAD_BYTES && side.room[..4] == round.to_le_bytes() {
-                let word = side.room[4..HEAD_BYTES].try_into().expect("four bytes");
-                had = had.max(u32::from_le_bytes(word) as usize);
-            }
+            let has_come = carrier.receive(&mut |bytes| {
+                // A word of an earlier round has another number.
+                if let Some((of, word)) = bytes.split_first_chunk::<4>()
+                    && *of == round
+                    && let Some(word) = word.first_chunk()
+                {
+                    had = had.max(u32::from_le_bytes(*word) as usize);
+                }
+            })?;
+            silence.look(has_come)?;
         }
         Ok(())
     }
@@ -251,11 +257,17 @@ impl DatagramReceiver {
     ) -> Result<Reply, LabError> {
         match *command {
             DatagramCommand::Open { port, frame_bytes } => {
-                let side = Side::open(frame_bytes)?;
-                side.connect(port)?;
-                let port = side.port()?;
-                self.side = Some(side);
+                let socket = BareSocket::open(frame_bytes)?;
+                socket.connect(port)?;
+                let port = socket.port()?;
+                self.side = Some(Side::new(socket, frame_bytes));
                 Ok(Reply::Listening { port })
+            }
+            DatagramCommand::OpenMemif(ref memif) => {
+                let mut queue = BareQueue::open(memif)?;
+                queue.connect()?;
+                self.side = Some(Side::new(queue, memif.frame_bytes));
+                Ok(Reply::Done)
             }
             DatagramCommand::Deal(ref spec) => {
                 self.side.as_mut().ok_or_else(no_socket)?.deal(spec, |span| span.remote);
@@ -275,27 +287,30 @@ impl DatagramReceiver {
 
 impl Side {
     fn take(&mut self, pool: &Window, set: usize, frames: usize, round: u32) -> Result<(), LabError> {
-        let (payload_bytes, block_bytes) = (self.payload_bytes(), self.block_bytes);
-        let (mut had, mut since, mut looks) = (0_usize, None, 0);
+        let (payload_bytes, round) = (self.payload_bytes(), round.to_le_bytes());
+        let Self { carrier, sets, block_bytes, .. } = self;
+        let (mut had, mut silence) = (0_usize, Silence::default());
         while had < frames {
-            let come = self.look(&mut since, &mut looks)?;
-            for bytes in self.room[..come].chunks(self.frame_bytes) {
-                let Some((head, payload)) = bytes.split_at_checked(HEAD_BYTES) else { continue };
+            let has_come = carrier.receive(&mut |bytes| {
+                let Some((head, payload)) = bytes.split_at_checked(HEAD_BYTES) else { return };
                 let (of, frame) = head.split_at(4);
                 let frame = u32::from_le_bytes(frame.try_into().expect("four bytes")) as usize;
-                if of == round.to_le_bytes() && frame < frames {
-                    parts(&self.sets[set], block_bytes, frame, payload_bytes, |offset, part| {
+                if of == round && frame < frames {
+                    parts(&sets[set], *block_bytes, frame, payload_bytes, |offset, part| {
                         pool.write_from(offset, &payload[part]).expect("a layout lies in its pool");
                     });
                     had += 1;
                 }
-            }
-            if come > 0 {
-                let mut word = [0; HEAD_BYTES];
-                word[..4].copy_from_slice(&round.to_le_bytes());
-                word[4..].copy_from_slice(&(had as u32).to_le_bytes());
+            })?;
+            silence.look(has_come)?;
+            if has_come {
                 // A word that finds no room is said again with the next one; the last one has room, as all before it were read.
-                let _ = self.socket.send(&word);
+                let had = (had as u32).to_le_bytes();
+                carrier.send(1, &mut |_, bytes| {
+                    bytes[..4].copy_from_slice(&round);
+                    bytes[4..HEAD_BYTES].copy_from_slice(&had);
+                    HEAD_BYTES
+                })?;
             }
         }
         Ok(())

@@ -6,12 +6,14 @@
 //! - [`target`]: the target process; [`process`]: its handle on this side
 //! - [`sweep()`]: what a process removes that ends in the middle of it
 //! - [`rally`]: the two ends sending each other one small write after the other; [`hops`]: the floor of a rally of
-//!   sleepers; [`stream`], [`datagrams`]: the floors between hosts, a bare socket of either kind between the two processes
+//!   sleepers; [`stream`], [`datagrams`]: the floors between hosts, a bare socket of either kind between the two processes, or a bare queue of
+//!   DPDK over [`memif`]
 
 pub mod datagrams;
 pub mod end;
 pub mod hops;
 mod lossy;
+pub mod memif;
 pub mod network;
 pub mod own;
 pub mod process;

@@ -8,6 +8,7 @@ use penstock::{Config, Engine, Peer, PeerPackets, RemoteRegion, SystemEnv};
 use serde::{Deserialize, Serialize};
 
 use super::end::End;
+use super::memif::Memif;
 use super::wire::{Command, Reply};
 use crate::error::LabError;
 use crate::layout::{LayoutSpec, Stretch};
@@ -45,6 +46,9 @@ pub struct Network {
     /// The longest packet of the transport `datagram`; the engine's default where absent.
     #[serde(default)]
     pub frame_bytes: Option<usize>,
+    /// What carries them in place of UDP.
+    #[serde(default)]
+    pub memif: Option<Memif>,
     /// Of a million of its packets so many are lost on their way, in each direction.
     #[serde(default)]
     pub loss_ppm: u32,
@@ -83,6 +87,10 @@ impl Network {
             Some(bytes) => config.datagram_frame(bytes),
             None => config,
         };
+        let config = match &self.memif {
+            Some(memif) => Config { dpdk: memif.section(), ..config },
+            None => config,
+        };
         let config = match self.patience {
             Some(silence) => config.heartbeat(silence).greeting_timeout(silence),
             None => config,
@@ -98,7 +106,7 @@ impl Network {
     /// What a target needs that is started here.
     pub(super) fn of_target(&self) -> Self {
         let devices = if self.target_devices.is_empty() { &self.devices } else { &self.target_devices };
-        Self { devices: devices.clone(), ..self.clone() }
+        Self { devices: devices.clone(), memif: self.memif.as_ref().map(Memif::other), ..self.clone() }
     }
 }
 

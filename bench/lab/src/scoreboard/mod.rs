@@ -2,7 +2,7 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
-//!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `packets` (M11u), `wake` (M12), `foreground` (M13), `register` (M15),
+//!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `packets` (M11, M11u), `wake` (M12), `foreground` (M13), `register` (M15),
 //!   `addresses` (A1), `caller` (D1), `faulty` (F1, F2),
 //!   `control` (C1), `continuation` (C2), `python` (P1)
 //! - `rivals`: engines of others in the same rounds
@@ -140,6 +140,7 @@ pub const METRICS: &[Metric] = &[
     metric("M8", "kv16 and w5 between two processes over TCP", between::measure),
     metric("M9", "64 B write and its arrival over TCP, one way", crossing::measure),
     metric("M10", "64 KiB, 8 B and kv16 between two RDMA devices", devices::measure),
+    metric("M11", "kv16, w5 and 64 B in the engine's own packets over DPDK", packets::measure_over_dpdk),
     metric("M11u", "kv16, w5 and 64 B in the engine's own packets over UDP", packets::measure),
     metric("M12", "waking a sleeping peer, and what sleeping costs", wake::measure),
     metric(
@@ -163,7 +164,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M10, M11u, M12, M13, M15, A1, D1, F1, F2, C1, C2, P1",
+            mend: "give ids of the scoreboard: M1 to M11, M11u, M12, M13, M15, A1, D1, F1, F2, C1, C2, P1",
         });
     }
     let chosen =

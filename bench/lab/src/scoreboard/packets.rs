@@ -1,20 +1,23 @@
-//! M11u: the engine's own packets over UDP, against a bare socket that carries the same frames, against itself where packets are lost,
-//! and against TCP.
+//! M11 and M11u: the engine's own packets over DPDK and over UDP, against a bare queue or socket that carries the same frames, against
+//! itself where packets are lost, and against TCP.
 
 use std::time::{Duration, Instant};
 
 use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::{Plan, Span, Submit, Transfer};
+use penstock_datagram_transport::dpdk::DpdkPorts;
 
 use super::rivals::Rival;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::datagrams::Datagrams;
+use crate::ends::memif::Memif;
 use crate::ends::network::Network;
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
+use crate::measure::clock::process_cpu;
 use crate::measure::cores::Stay;
 use crate::measure::{Limit, interleave};
 use crate::peers::tools::{IPERF3, Meter};
@@ -22,34 +25,90 @@ use crate::perf::Options;
 use crate::workload::Workload;
 
 const DATAGRAM: &str = "datagram";
-const LOOP: &str = "sendmsg and recvmsg of the same frames";
-/// Frames of a network whose MTU is 1,500, and the longest ones.
-const FRAMES: [usize; 2] = [1_472, 65_507];
+
+/// What carries packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// Sockets, over loopback.
+    Udp,
+    /// A queue of DPDK on each side, through memory that both share.
+    Memif,
+}
+
+impl Over {
+    /// Frames of a network whose MTU is 1,500, and the longest ones.
+    fn frames(self) -> [usize; 2] {
+        match self {
+            Self::Udp => [1_472, 65_507],
+            Self::Memif => [1_472, 8_972],
+        }
+    }
+
+    /// The comparator.
+    fn bare(self) -> &'static str {
+        match self {
+            Self::Udp => "sendmsg and recvmsg of the same frames",
+            Self::Memif => "bursts of the same frames through a bare queue",
+        }
+    }
+
+    /// What a small write may take, in nanoseconds.
+    fn each_ns(self) -> f64 {
+        match self {
+            Self::Udp => 2_000.0,
+            Self::Memif => 1_000.0,
+        }
+    }
+
+    fn network(self, frame_bytes: usize) -> Network {
+        let memif = (self == Self::Memif).then(|| Memif::new(frame_bytes));
+        Network { frame_bytes: Some(frame_bytes), memif, ..Network::default() }
+    }
+}
+
 const WORKLOADS: [&str; 2] = ["kv16", "w5"];
 /// As much of the bare calls' rate is wanted.
 const BARE: Goal = Goal::RateAtLeast(0.80);
 /// The part of packets that is lost, of a million, and what is wanted of the own rate then.
 const LOSS_PPM: u32 = 10_000;
 const WITH_LOSS: Goal = Goal::RateAtLeast(0.90);
-/// Small writes under way at once, and what each may take.
+/// Small writes under way at once.
 const UNDER_WAY: usize = 64;
 const SMALL_BYTES: u64 = 64;
-const EACH_NS: f64 = 2_000.0;
 const PATIENCE: Duration = Duration::from_secs(20);
 const IPERF3_BYTES: u64 = 512 << 20;
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
+    all(effort, Over::Udp)
+}
+
+/// Over DPDK, where the library between it and the engine is.
+pub(super) fn measure_over_dpdk(effort: &Effort) -> Result<Vec<Row>, LabError> {
+    match DpdkPorts::release() {
+        Ok(release) => {
+            let rows = all(effort, Over::Memif)?;
+            Ok(rows.into_iter().map(|row| row.noted(&format!("DPDK {release}, memif"))).collect())
+        }
+        Err(why) => {
+            let row = Row::unreached(DATAGRAM, ("us", 1e3), (Over::Memif.bare(), &[]), BARE);
+            Ok(vec![row.noted(&format!("not measured: {why}"))])
+        }
+    }
+}
+
+fn all(effort: &Effort, over: Over) -> Result<Vec<Row>, LabError> {
     let mut rows = Vec::new();
     // In pools of 512 MB each of the eight takes its time.
     let workloads = if effort.quick { &WORKLOADS[..1] } else { &WORKLOADS };
-    for frame_bytes in FRAMES {
+    for frame_bytes in over.frames() {
         for workload in workloads {
             effort.tell(&format!("{workload} in frames of {frame_bytes} B"));
-            rows.extend(bulk(effort, &Workload::find(workload)?, frame_bytes)?);
+            rows.extend(bulk(effort, &Workload::find(workload)?, over, frame_bytes)?);
         }
     }
     effort.tell("small writes");
-    rows.extend(FRAMES.map(|frame_bytes| small(effort, frame_bytes)).into_iter().collect::<Result<Vec<_>, _>>()?);
+    let small = over.frames().map(|frame_bytes| small(effort, over, frame_bytes));
+    rows.extend(small.into_iter().collect::<Result<Vec<_>, _>>()?);
     Ok(rows)
 }
 
@@ -61,62 +120,67 @@ fn slices(effort: &Effort) -> (Duration, Limit) {
     }
 }
 
-/// Goes on for so long. Answers the time of one.
-fn slice(span: Duration, mut one: impl FnMut() -> Result<(), LabError>) -> Result<f64, LabError> {
-    let (start, mut count) = (Instant::now(), 0_u32);
-    while start.elapsed() < span {
-        one()?;
-        count += 1;
-    }
-    Ok(start.elapsed().as_nanos() as f64 / f64::from(count.max(1)))
-}
-
 #[derive(Debug, Clone, Copy)]
 enum Turn {
     Engine,
     Bare,
     Lossy,
     Checked,
+    Udp,
     Tcp,
     Iperf3,
 }
 
 /// One workload by everybody, in turns.
-fn bulk(effort: &Effort, workload: &Workload, frame_bytes: usize) -> Result<Vec<Row>, LabError> {
+fn bulk(effort: &Effort, workload: &Workload, over: Over, frame_bytes: usize) -> Result<Vec<Row>, LabError> {
     let pins = Pins::choose();
     let mut options = Options::new(workload.clone());
     if effort.quick {
         options.pool_bytes_min = 4 * workload.bytes();
     }
     let spec = options.layout();
-    let of_loss = |loss_ppm| Network { frame_bytes: Some(frame_bytes), loss_ppm, ..Network::default() };
-    let with_checksums = Network { checksums: true, ..of_loss(0) };
-    let mut engine = Mover::open(effort, &pins, &spec, TransportName::Datagram, of_loss(0))?;
-    let mut lossy = Mover::open(effort, &pins, &spec, TransportName::Datagram, of_loss(LOSS_PPM))?;
-    let mut checked = Mover::open(effort, &pins, &spec, TransportName::Datagram, with_checksums)?;
-    let mut tcp = Mover::open(effort, &pins, &spec, TransportName::Tcp, Network::default())?;
-    let mut bare = Bare::open(effort, &pins, &spec, frame_bytes)?;
+    let open = |transport, network| Mover::open(effort, &pins, &spec, transport, network);
+    let own = |network: Network| open(TransportName::Datagram, network);
+    let mut engine = own(over.network(frame_bytes))?;
+    let mut lossy = own(Network { loss_ppm: LOSS_PPM, ..over.network(frame_bytes) })?;
+    // What goes through memory alone has no checksums, and UDP beside it.
+    let mut checked = match over {
+        Over::Udp => own(Network { checksums: true, ..over.network(frame_bytes) })?,
+        Over::Memif => own(Network::default())?,
+    };
+    let mut tcp = open(TransportName::Tcp, Network::default())?;
+    let mut bare = Bare::open(effort, &pins, &spec, over, frame_bytes)?;
     let mut meter: Rival<Meter> = Rival::meter(effort, &IPERF3, Goal::Reported, &pins);
     let (span, limit) = slices(effort);
-    let turns = [Turn::Engine, Turn::Bare, Turn::Lossy, Turn::Checked, Turn::Tcp, Turn::Iperf3];
+    let beside = if over == Over::Udp { Turn::Checked } else { Turn::Udp };
+    let turns = [Turn::Engine, Turn::Bare, Turn::Lossy, beside, Turn::Tcp, Turn::Iperf3];
     let times = interleave(limit, &turns, |turn| match turn {
-        Turn::Engine => slice(span, || engine.round()),
-        Turn::Lossy => slice(span, || lossy.round()),
-        Turn::Checked => slice(span, || checked.round()),
-        Turn::Tcp => slice(span, || tcp.round()),
+        Turn::Engine => engine.slice(span),
+        Turn::Lossy => lossy.slice(span),
+        Turn::Checked | Turn::Udp => checked.slice(span),
+        Turn::Tcp => tcp.slice(span),
         Turn::Bare => bare.slice(span),
         Turn::Iperf3 => Ok(meter.measure(IPERF3_BYTES) * workload.bytes() as f64),
     })?;
     let verified = engine.prove()? + lossy.prove()? + checked.prove()? + tcp.prove()? + bare.prove()?;
     let figures = (&times[0][..], "us", 1e3);
     let loss = lossy.ends.peer.packets().map_or(0.0, |of_peer| of_peer.packets.loss());
-    let own = format!("its own rate without loss; {:.2} % of the sender's packets were lost", loss * 100.0);
+    let lost = format!("its own rate without loss; {:.2} % of the sender's packets were lost", loss * 100.0);
+    let cost = |mover: &Mover| mover.cpu.as_secs_f64() * 1e9 / mover.moved as f64;
+    let beside = match over {
+        Over::Udp => {
+            Row::compared(DATAGRAM, (&times[3], "us", 1e3), ("the same without checksums", &times[0]), Goal::Reported)
+                .noted("packets carry a CRC32C of their payload")
+        }
+        Over::Memif => Row::compared(DATAGRAM, figures, ("the same over UDP", &times[3]), Goal::Reported)
+            .costing(Some(cost(&engine)), Some(cost(&checked))),
+    };
     let rows = [
-        Row::compared(DATAGRAM, figures, (LOOP, &times[1]), BARE),
-        Row::compared(DATAGRAM, (&times[2], "us", 1e3), ("the same without loss", &times[0]), WITH_LOSS).noted(&own),
-        Row::compared(DATAGRAM, (&times[3], "us", 1e3), ("the same without checksums", &times[0]), Goal::Reported)
-            .noted("packets carry a CRC32C of their payload"),
-        Row::compared(DATAGRAM, figures, ("transport tcp", &times[4]), Goal::Reported),
+        Row::compared(DATAGRAM, figures, (over.bare(), &times[1]), BARE),
+        Row::compared(DATAGRAM, (&times[2], "us", 1e3), ("the same without loss", &times[0]), WITH_LOSS).noted(&lost),
+        beside,
+        Row::compared(DATAGRAM, figures, ("transport tcp", &times[4]), Goal::Reported)
+            .costing(Some(cost(&engine)), Some(cost(&tcp))),
         meter.row(DATAGRAM, figures, &times[5]).noted("the time of as many bytes in one stream between small buffers"),
     ];
     let rate = |times: &[f64]| workload.bytes() as f64 / crate::measure::median(times);
@@ -130,11 +194,10 @@ fn bulk(effort: &Effort, workload: &Workload, frame_bytes: usize) -> Result<Vec<
 }
 
 /// Writes of 64 B, each a transfer of its own with its completion, over inline engines.
-fn small(effort: &Effort, frame_bytes: usize) -> Result<Row, LabError> {
+fn small(effort: &Effort, over: Over, frame_bytes: usize) -> Result<Row, LabError> {
     let pins = Pins::choose();
     let _stay = Stay::on(&pins.near);
-    let network = Network { frame_bytes: Some(frame_bytes), ..Network::default() };
-    let spec = ends_of(effort, &pins, TransportName::Datagram, network);
+    let spec = ends_of(effort, &pins, TransportName::Datagram, over.network(frame_bytes));
     let inline = EndsSpec { progress: Progress::Inline, pool_bytes: 1 << 20, cores: Vec::new(), ..spec };
     let ends = Ends::open(&inline)?;
     let plans: Vec<Plan> = (0..UNDER_WAY as u64)
@@ -165,7 +228,7 @@ fn small(effort: &Effort, frame_bytes: usize) -> Result<Row, LabError> {
         Ok::<_, LabError>(start.elapsed().as_nanos() as f64 / f64::from(ended))
     })?;
     let each = crate::measure::median(&times[0]);
-    let row = Row::alone(DATAGRAM, each, "ns", Goal::AtMost(EACH_NS));
+    let row = Row::alone(DATAGRAM, each, "ns", Goal::AtMost(over.each_ns()));
     let words = format!(
         "writes of {SMALL_BYTES} B in frames of {frame_bytes} B, {UNDER_WAY} under way, each with its own completion: {:.2} million a second by one core",
         1e3 / each
@@ -196,6 +259,9 @@ struct Mover {
     plans: Vec<Plan>,
     next: usize,
     far: Vec<usize>,
+    /// Bytes that were moved in all slices, and the processors' time for them, on both sides.
+    moved: u64,
+    cpu: Duration,
 }
 
 impl Mover {
@@ -216,7 +282,22 @@ impl Mover {
         };
         let plans = (0..layout.sets().len()).map(plan).collect::<Result<_, _>>();
         let plans = plans.map_err(LabError::refused("plan a set of blocks"))?;
-        Ok(Self { ends, spec: spec.clone(), plans, next: 0, far: pins.far.clone() })
+        Ok(Self { ends, spec: spec.clone(), plans, next: 0, far: pins.far.clone(), moved: 0, cpu: Duration::ZERO })
+    }
+
+    /// Goes on for so long. Answers the time of one round.
+    fn slice(&mut self, span: Duration) -> Result<f64, LabError> {
+        let cpu = |ends: &mut Ends| Ok::<_, LabError>(process_cpu() + ends.target_cpu()?);
+        let before = cpu(&mut self.ends)?;
+        let (start, mut count) = (Instant::now(), 0_u32);
+        while start.elapsed() < span || count == 0 {
+            self.round()?;
+            count += 1;
+        }
+        let elapsed = start.elapsed();
+        self.cpu += cpu(&mut self.ends)?.saturating_sub(before);
+        self.moved += u64::from(count) * self.spec.workload.bytes();
+        Ok(elapsed.as_nanos() as f64 / f64::from(count))
     }
 
     fn round(&mut self) -> Result<(), LabError> {
@@ -237,7 +318,7 @@ impl Mover {
     }
 }
 
-/// Bare sockets between two pools of their own that are like the engine's.
+/// Bare frames between two pools of their own that are like the engine's.
 struct Bare {
     ends: Ends,
     spec: LayoutSpec,
@@ -246,13 +327,16 @@ struct Bare {
 }
 
 impl Bare {
-    fn open(effort: &Effort, pins: &Pins, spec: &LayoutSpec, frame_bytes: usize) -> Result<Self, LabError> {
+    fn open(effort: &Effort, pins: &Pins, spec: &LayoutSpec, over: Over, frame_bytes: usize) -> Result<Self, LabError> {
         let layout = Layout::new(spec);
         // Only its pools and its processes take part; engines that meet in shared memory sleep meanwhile.
         let ends = ends_of(effort, pins, TransportName::Shm, Network::default());
         let mut ends = Ends::open(&EndsSpec { pool_bytes: layout.pool_bytes(), cores: Vec::new(), ..ends })?;
         layout.fill(ends.near.pool.window());
-        let mut datagrams = Datagrams::open(&mut ends, frame_bytes)?;
+        let mut datagrams = match over {
+            Over::Udp => Datagrams::open(&mut ends, frame_bytes)?,
+            Over::Memif => Datagrams::open_memif(&mut ends, frame_bytes)?,
+        };
         datagrams.deal(&mut ends, spec)?;
         Ok(Self { ends, spec: spec.clone(), datagrams, near: pins.near.clone() })
     }

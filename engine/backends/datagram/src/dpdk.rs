@@ -18,17 +18,18 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::Timestamp;
+use penstock_core::config::Config;
 use penstock_core::config::network::{Ipv4Network, Mac, Neighbour};
 use penstock_core::env::TransportEnv;
 use penstock_datagram::credit::charge;
 use penstock_datagram::wire::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
-use penstock_dpdk_shim::ShimUnusable;
+use penstock_dpdk_shim::{Shim, ShimUnusable};
 use penstock_transport::PacketStatistics;
 
 use self::device::Device;
 use self::headers::{ARP_FRAME_BYTES, Arp, EthernetFrame, FlowEnd, HEADERS_BYTES, IP_HEADERS_BYTES};
 use self::neighbours::Neighbours;
-use self::queue::{BURST_MAX, Queue, Written};
+pub use self::queue::{BURST_MAX, Queue, Written};
 use crate::port::{BurstSent, Port, PortFacts, Train};
 
 /// Where nothing comes the link is looked at so often.
@@ -58,14 +59,31 @@ pub struct DpdkOptions {
     pub more: Vec<String>,
 }
 
+/// UDP's port of the first worker where none is chosen: the address is nobody else's.
+const PORT: u16 = 7401;
+
 impl DpdkOptions {
+    /// As this configuration has it, if it names a device.
+    pub fn of(config: &Config) -> Option<Self> {
+        let chosen = &config.dpdk;
+        let (device, network) = chosen.device.clone().zip(chosen.address)?;
+        Some(Self {
+            device,
+            network,
+            port: if config.datagram.port == 0 { PORT } else { config.datagram.port },
+            neighbours: chosen.neighbours.clone(),
+            mtu: chosen.mtu,
+            queues: config.workers.count as u16,
+            queue_packets: chosen.queue_packets,
+            memory_mib: chosen.memory_mib,
+            huge_pages: chosen.huge_pages,
+            more: chosen.arguments.clone(),
+        })
+    }
+
     /// What DPDK is started with. Devices are added one by one, so that engines of one process may have different ones.
     fn arguments(&self) -> Vec<String> {
         let mut all = Vec::new();
-        // DPDK would start a thread for each processor.
-        all.push(format!("--lcores=0@({})", processors().join(",")));
-        all.push(format!("--file-prefix=penstock-{}", std::process::id()));
-        all.push("--no-telemetry".to_owned());
         // It would take every card that no driver of the kernel has. One that is wanted is added by its name.
         all.push(if is_pci(&self.device) { "--allow=ffff:ff:1f.7" } else { "--no-pci" }.to_owned());
         if self.huge_pages {
@@ -84,18 +102,6 @@ fn is_pci(device: &str) -> bool {
     let place = device.split(',').next().unwrap_or_default().trim_start_matches("pci:");
     let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     place.contains(':') && place.split([':', '.']).all(is_hex)
-}
-
-/// The processors that this process may run on.
-fn processors() -> Vec<String> {
-    let all = rustix::thread::sched_getaffinity(None);
-    let may = |&processor: &usize| all.as_ref().is_ok_and(|all| all.is_set(processor));
-    let mut may: Vec<String> =
-        (0..rustix::thread::CpuSet::MAX_CPU).filter(may).map(|processor| processor.to_string()).collect();
-    if may.is_empty() {
-        may.push("0".to_owned());
-    }
-    may
 }
 
 /// Why packets cannot go by DPDK.
@@ -145,6 +151,11 @@ pub struct DpdkPorts {
 }
 
 impl DpdkPorts {
+    /// The release of DPDK that engines here use, or why they cannot.
+    pub fn release() -> Result<String, DpdkError> {
+        Ok(Shim::find()?.release())
+    }
+
     /// Starts DPDK, unless this process runs it, and opens the device.
     pub fn open(options: DpdkOptions, env: Arc<dyn TransportEnv>) -> Result<Self, DpdkError> {
         Self::new(Device::open(&options)?, options, env)
@@ -164,6 +175,11 @@ impl DpdkPorts {
         Ok(Self { device, options, env })
     }
 
+    /// The bare queues of this worker, in place of its port.
+    pub fn queue(&self, worker: usize) -> Queue {
+        Queue::new(Arc::clone(&self.device), worker as u16)
+    }
+
     /// The port of this worker. It is asked for once.
     pub fn port(&self, worker: usize) -> DpdkPort {
         let Self { device, options, env } = self;
@@ -178,7 +194,7 @@ impl DpdkPorts {
             pairs_workers: true,
         };
         DpdkPort {
-            queue: Queue::new(Arc::clone(device), worker as u16),
+            queue: self.queue(worker),
             facts,
             here: FlowEnd { mac: device.mac, address },
             frame_bytes,
@@ -277,7 +293,7 @@ impl Port for DpdkPort {
             let now = self.env.now();
             if self.link_at <= now {
                 self.link_at = now + LINK_EVERY;
-                self.queue.device.look_at_link();
+                self.queue.is_up();
             }
             return 0;
         }

@@ -25,10 +25,11 @@ use crate::side::Side;
 const BURSTS_PER_POLL: usize = 4;
 /// A port that took no more is asked again after so long.
 const BLOCKED_FOR: Duration = Duration::from_micros(60);
-/// Where no packet wakes anybody, a worker with connections looks again after so long; a shorter sleep is mostly overhead.
-const NAP: Duration = Duration::from_micros(100);
-/// The same without connections: others may ask for the port's address.
-const NAP_ALONE: Duration = Duration::from_millis(1);
+/// Where no packet wakes anybody, a worker looks again after a part of the time for which nothing has happened: at least so much, as a
+/// shorter sleep is mostly overhead, and at most so much.
+const NAP_MIN: Duration = Duration::from_micros(100);
+const NAP_MAX: Duration = Duration::from_millis(1);
+const NAP_PART: u32 = 8;
 /// What to do where not one packet comes.
 const UNHEARD_MEND: &str =
     ": let UDP pass between both hosts in both directions, with no translation of addresses between them";
@@ -84,6 +85,8 @@ pub(crate) struct Connections {
     free: Vec<u16>,
     /// The earliest `due` of all, or earlier.
     due: Timestamp,
+    /// When packets have come or left last.
+    moved_at: Timestamp,
     /// Packets that were for no connection.
     strangers: u64,
     /// What connections have counted that are gone.
@@ -99,6 +102,7 @@ impl Hub {
             places: Vec::new(),
             free: Vec::new(),
             due: Timestamp::NEVER,
+            moved_at: Timestamp::default(),
             strangers: 0,
             ended: PacketStatistics::default(),
         };
@@ -133,7 +137,7 @@ impl Hub {
         connections.watch(&self.epoll)?;
         let Connections { port, due, .. } = &*connections;
         let is_deaf = port.as_ref().is_some_and(|port| port.descriptor().is_none());
-        let nap = if connections.endpoints().next().is_some() { NAP } else { NAP_ALONE };
+        let nap = (now.since(connections.moved_at) / NAP_PART).clamp(NAP_MIN, NAP_MAX);
         Ok(if is_deaf { (*due).min(now + nap) } else { *due })
     }
 
@@ -259,7 +263,7 @@ impl Connections {
     }
 
     fn turn(&mut self, now: impl Fn() -> Timestamp, epoll: &OwnedFd, mut mark: impl FnMut(usize)) -> bool {
-        let Self { port: Some(port), is_watched, places, strangers, due, .. } = self else { return false };
+        let Self { port: Some(port), is_watched, places, strangers, due, moved_at, .. } = self else { return false };
         let mut read = None;
         let came = port.receive(&mut |train| {
             // For each: a port asks its socket several times, and a packet that counts as come before it was there makes the path
@@ -292,6 +296,9 @@ impl Connections {
             *is_watched = epoll::delete(epoll, descriptor).is_err();
         }
         let now = read.unwrap_or_else(&now);
+        if came > 0 {
+            *moved_at = now;
+        }
         if came == 0 && *due > now {
             return false;
         }
@@ -336,7 +343,7 @@ impl Connections {
     pub(crate) fn transmit(&mut self, id: u64, now: Timestamp) -> Result<bool, LaneFault> {
         let Some(frame_bytes) = self.endpoint(id).map(|endpoint| endpoint.frame_bytes) else { return Ok(false) };
         let share = self.share(id, frame_bytes, now);
-        let Self { port: Some(port), places, due, .. } = self else { return Ok(false) };
+        let Self { port: Some(port), places, due, moved_at, .. } = self else { return Ok(false) };
         let Some(endpoint) = places[place_of(id)].endpoint.as_deref_mut() else { return Ok(false) };
         if let Some(fault) = endpoint.fault {
             return Err(fault);
@@ -356,6 +363,9 @@ impl Connections {
                 "the way to UDP {address} does not carry packets of {frame_bytes} B, which is the session's length"
             );
             return Err(endpoint.fail(Cause::NoPath, why));
+        }
+        if endpoint.connection.is_under_way() {
+            *moved_at = now;
         }
         endpoint.due = endpoint.connection.deadline();
         if sent == BurstSent::Blocked {
@@ -476,6 +486,7 @@ mod tests {
             places: Vec::new(),
             free: Vec::new(),
             due: Timestamp::NEVER,
+            moved_at: Timestamp::default(),
             strangers: 0,
             ended: PacketStatistics::default(),
         };

@@ -136,10 +136,10 @@ impl Device {
         !WITHIN_HOST.contains(&self.facts.driver().as_str())
     }
 
-    /// Asks for the link, which lets memif connect anew. Whether it is up does not matter: packets say so.
-    pub(super) fn look_at_link(&self) {
+    /// Whether its link is up. A memif that has lost its other end connects anew when it is asked.
+    pub(super) fn is_up(&self) -> bool {
         // SAFETY: it takes the number of a port.
-        unsafe { self.eal.shim.penstock_dpdk_link(self.port) };
+        unsafe { self.eal.shim.penstock_dpdk_link(self.port) > 0 }
     }
 
     pub(super) fn counts(&self) -> DpdkCounts {

@@ -17,6 +17,7 @@ const LINES_KEPT: usize = 4;
 /// DPDK, as this process runs it.
 pub(super) struct Eal {
     pub(super) shim: &'static Shim,
+    /// What it was started with, but for what is always the same.
     arguments: Vec<String>,
     /// Names of the devices that are open. It is held while one is added or taken out: DPDK does one of these at a time.
     devices: Mutex<Vec<String>>,
@@ -91,7 +92,15 @@ pub(super) fn start(arguments: Vec<String>) -> Result<&'static Eal, DpdkError> {
 
 fn start_here(shim: &Shim, arguments: &[String]) -> c_int {
     let c_string = |text: &str| CString::new(text).map(CString::into_raw).ok();
-    let texts = ["penstock"].into_iter().chain(arguments.iter().map(String::as_str));
+    let prefix = format!("penstock-{}", std::process::id());
+    // DPDK would start a thread for each processor; its first one may run on all.
+    let usual = [
+        "penstock".to_owned(),
+        format!("--lcores=0@({})", processors().join(",")),
+        format!("--file-prefix={prefix}"),
+        "--no-telemetry".to_owned(),
+    ];
+    let texts = usual.iter().chain(arguments).map(String::as_str);
     let Some(mut pointers) = texts.map(c_string).collect::<Option<Vec<_>>>() else { return -libc::EINVAL };
     let count = pointers.len() as c_int;
     pointers.push(std::ptr::null_mut());
@@ -100,13 +109,23 @@ fn start_here(shim: &Shim, arguments: &[String]) -> c_int {
     // SAFETY: these are C strings that stay, with a null behind them; nobody else starts DPDK meanwhile.
     let answered = unsafe { shim.penstock_dpdk_start(count, pointers.as_mut_ptr(), log_line) };
     // Nothing is kept in the folder that DPDK makes for this process, and it would stay.
-    if let Some(prefix) = arguments.iter().find_map(|argument| argument.strip_prefix("--file-prefix=")) {
-        let runtime = std::env::var("XDG_RUNTIME_DIR").unwrap_or_else(|_| "/tmp".to_owned());
-        for folder in ["/var/run", runtime.as_str()] {
-            let _ = fs::remove_dir(format!("{folder}/dpdk/{prefix}"));
-        }
+    let runtime = std::env::var("XDG_RUNTIME_DIR").unwrap_or_else(|_| "/tmp".to_owned());
+    for folder in ["/var/run", runtime.as_str()] {
+        let _ = fs::remove_dir(format!("{folder}/dpdk/{prefix}"));
     }
     answered
+}
+
+/// The processors that this process may run on.
+fn processors() -> Vec<String> {
+    let all = rustix::thread::sched_getaffinity(None);
+    let may = |&processor: &usize| all.as_ref().is_ok_and(|all| all.is_set(processor));
+    let mut may: Vec<String> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(may).map(|processor| processor.to_string()).collect();
+    if may.is_empty() {
+        may.push("0".to_owned());
+    }
+    may
 }
 
 impl Eal {

@@ -8,10 +8,10 @@ use super::device::Device;
 use super::eal;
 
 /// Frames of one burst at most, as the shim has it.
-pub(super) const BURST_MAX: usize = 64;
+pub const BURST_MAX: usize = 64;
 
 /// Only one thread at a time uses it.
-pub(super) struct Queue {
+pub struct Queue {
     pub(super) device: Arc<Device>,
     queue: u16,
     /// Empty frames to be written.
@@ -33,7 +33,7 @@ impl Queue {
     }
 
     /// Takes frames that have come in place of those before, which are given back.
-    pub(super) fn receive(&mut self) -> usize {
+    pub fn receive(&mut self) -> usize {
         let Self { device, queue, arrived, .. } = self;
         let shim = device.eal.shim;
         eal::enter(shim);
@@ -47,12 +47,17 @@ impl Queue {
     }
 
     /// The frames that have come. One that is wrong or not in one piece is empty.
-    pub(super) fn arrived(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn arrived(&self) -> impl Iterator<Item = &[u8]> {
         self.arrived.iter().map(|packet| match packet.flags {
             // SAFETY: the buffer has so many bytes, and is this queue's until the next call of `receive`.
             0 => unsafe { std::slice::from_raw_parts(packet.bytes, packet.len as usize) },
             _ => &[],
         })
+    }
+
+    /// Whether its device's link is up; some connect when they are asked.
+    pub fn is_up(&self) -> bool {
+        self.device.is_up()
     }
 
     /// Whether there is room for one more frame in a burst, and a buffer for it.
@@ -73,7 +78,7 @@ impl Queue {
     }
 
     /// Writes one more frame, if there is room: `write` answers its length, or that there is nothing to write.
-    pub(super) fn write(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Written {
+    pub fn write(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Written {
         if !self.has_empty() {
             return Written::NoRoom;
         }
@@ -88,7 +93,7 @@ impl Queue {
     }
 
     /// Sends what was written, as far as there is room. Returns how many frames have left, and whether all have.
-    pub(super) fn flush(&mut self) -> (usize, bool) {
+    pub fn flush(&mut self) -> (usize, bool) {
         if self.kept.is_empty() {
             return (0, true);
         }
@@ -105,7 +110,7 @@ impl Queue {
 
 /// What became of a frame that was to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
+pub enum Written {
     One,
     Nothing,
     NoRoom,
