@@ -24,16 +24,26 @@
 #define CACHED_BUFFERS 256
 /* Drivers want room for a little more than a packet: af_packet for frames of its ring, of 2 or 9 KiB. */
 #define SPARE_BYTES 256
+/* The longest IP packet that one buffer has room for. */
+#define MTU_MAX 64000
+/* Looks at a link that is down before the port begins anew. */
+#define LOOKS_DOWN 3
+/* Packets that wait in one direction of a ring. */
+#define RING_PACKETS 1024
 /* Ethernet's header, with one VLAN tag, and its checksum. */
 #define ETHERNET_BYTES (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 4)
 
-static_assert(sizeof(struct penstock_dpdk_facts) == 52, "facts");
-static_assert(sizeof(struct penstock_dpdk_options) == 8, "options");
+static_assert(sizeof(struct penstock_dpdk_facts) == 44, "facts");
+static_assert(sizeof(struct penstock_dpdk_options) == 10, "options");
 static_assert(sizeof(struct penstock_dpdk_counts) == 40, "counts");
 static_assert(sizeof(struct penstock_dpdk_packet) == 24, "packet");
 
 static penstock_dpdk_log log_line;
 static struct rte_mempool *pools[RTE_MAX_ETHPORTS];
+/* Whether a port moves packets, and whether it waits for its other end where that is not there. */
+static uint8_t is_started[RTE_MAX_ETHPORTS], waits[RTE_MAX_ETHPORTS];
+/* Looks at a link since it was up; 0: it has not been since the port was started. */
+static uint8_t looks[RTE_MAX_ETHPORTS];
 
 const char *penstock_dpdk_release(void)
 {
@@ -96,9 +106,34 @@ int penstock_dpdk_ports(void)
     return rte_eth_dev_count_avail();
 }
 
-int penstock_dpdk_add(const char *device)
+/* One end of a pair within this process: it receives from the rings of its number, and sends into the others. The rings stay. */
+static int add_ring(const char *name, int end, uint16_t queues)
+{
+    struct rte_ring *rings[2][RTE_PMD_RING_MAX_RX_RINGS];
+    char its[RTE_RING_NAMESIZE];
+    if (queues == 0 || queues > RTE_DIM(rings[0]))
+        return -EINVAL;
+    for (int of = 0; of < 2; of++)
+        for (uint16_t queue = 0; queue < queues; queue++) {
+            snprintf(its, sizeof its, "%s_%d_%u", name, of, queue);
+            rings[of][queue] = rte_ring_lookup(its);
+            if (rings[of][queue] == NULL)
+                rings[of][queue] = rte_ring_create(its, RING_PACKETS, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
+            if (rings[of][queue] == NULL)
+                return -rte_errno;
+        }
+    snprintf(its, sizeof its, "%s_%d", name, end);
+    int port = rte_eth_from_rings(its, rings[end], queues, rings[1 - end], queues, 0);
+    return port < 0 ? -rte_errno : port;
+}
+
+int penstock_dpdk_add(const char *device, uint16_t queues)
 {
     struct rte_dev_iterator iterator;
+    char name[12];
+    int end, all = 0;
+    if (sscanf(device, "ring:%11[a-z0-9-]/%1d%n", name, &end, &all) == 2 && device[all] == 0 && (end == 0 || end == 1))
+        return add_ring(name, end, queues);
     int error = rte_dev_probe(device);
     if (error < 0)
         return error;
@@ -107,44 +142,6 @@ int penstock_dpdk_add(const char *device)
     uint16_t port = rte_eth_iterator_next(&iterator);
     rte_eth_iterator_cleanup(&iterator);
     return port < RTE_MAX_ETHPORTS ? port : -ENODEV;
-}
-
-/* A ring for each queue, or none at all. */
-static int make_rings(const char *name, uint16_t queues, struct rte_ring **rings)
-{
-    for (uint16_t queue = 0; queue < queues; queue++) {
-        char its[RTE_RING_NAMESIZE];
-        snprintf(its, sizeof its, "%s_%u", name, queue);
-        rings[queue] = rte_ring_create(its, 1024, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
-        if (rings[queue] == NULL) {
-            int error = -rte_errno;
-            while (queue-- > 0)
-                rte_ring_free(rings[queue]);
-            return error;
-        }
-    }
-    return 0;
-}
-
-int penstock_dpdk_add_pair(const char *first, const char *second, uint16_t queues, uint16_t *ports)
-{
-    struct rte_ring *to[2][RTE_PMD_RING_MAX_RX_RINGS];
-    const char *names[] = {first, second};
-    if (queues == 0 || queues > RTE_DIM(to[0]))
-        return -EINVAL;
-    /* They stay: DPDK's ring ports do not own theirs. */
-    for (int at = 0; at < 2; at++) {
-        int error = make_rings(names[at], queues, to[at]);
-        if (error < 0)
-            return error;
-    }
-    for (int at = 0; at < 2; at++) {
-        int port = rte_eth_from_rings(names[at], to[at], queues, to[1 - at], queues, 0);
-        if (port < 0)
-            return -rte_errno;
-        ports[at] = port;
-    }
-    return 0;
 }
 
 int penstock_dpdk_remove(uint16_t port)
@@ -165,7 +162,7 @@ static uint16_t said_longest(const struct rte_eth_dev_info *info)
 static uint16_t longest(const struct rte_eth_dev_info *info)
 {
     if (strcmp(info->driver_name, "net_memif") == 0 || strcmp(info->driver_name, "net_ring") == 0)
-        return UINT16_MAX;
+        return MTU_MAX;
     return said_longest(info);
 }
 
@@ -173,7 +170,6 @@ int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts)
 {
     struct rte_eth_dev_info info;
     struct rte_ether_addr mac;
-    struct rte_eth_link link = {0};
     memset(facts, 0, sizeof *facts);
     int error = rte_eth_dev_info_get(port, &info);
     if (error == 0)
@@ -182,15 +178,10 @@ int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts)
         error = rte_eth_dev_get_mtu(port, &facts->mtu);
     if (error < 0)
         return error;
-    (void)rte_eth_link_get_nowait(port, &link);
     snprintf(facts->driver, sizeof facts->driver, "%s", info.driver_name);
     memcpy(facts->mac, mac.addr_bytes, sizeof facts->mac);
-    facts->is_up = link.link_status == RTE_ETH_LINK_UP;
     facts->queues_max = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
     facts->mtu_max = longest(&info);
-    uint64_t in = info.rx_offload_capa, out = info.tx_offload_capa;
-    facts->checksums = (in & RTE_ETH_RX_OFFLOAD_IPV4_CKSUM ? 1 : 0) | (in & RTE_ETH_RX_OFFLOAD_UDP_CKSUM ? 2 : 0) |
-                       (out & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM ? 4 : 0) | (out & RTE_ETH_TX_OFFLOAD_UDP_CKSUM ? 8 : 0);
     return 0;
 }
 
@@ -204,6 +195,14 @@ static int set_up_queues(uint16_t port, const struct penstock_dpdk_options *opti
             error = rte_eth_tx_queue_setup(port, queue, options->send_packets, socket, NULL);
     }
     return error;
+}
+
+static int start(uint16_t port)
+{
+    int error = rte_eth_dev_start(port);
+    is_started[port] = error == 0;
+    looks[port] = 0;
+    return waits[port] ? 0 : error;
 }
 
 int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options)
@@ -225,39 +224,49 @@ int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *option
     char name[RTE_MEMPOOL_NAMESIZE];
     static unsigned opened;
     snprintf(name, sizeof name, "penstock_%u", opened++);
-    /* Full queues of both kinds, what threads keep, and bursts between them. A packet lies in one piece. */
+    /* Full queues of both kinds, what threads keep, and bursts between them. A packet lies in one piece, also where a driver rounds down. */
     uint32_t each = options->receive_packets + options->send_packets + 2 * CACHED_BUFFERS + 2 * BURST_MAX;
-    uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_MAX(RTE_ALIGN(mtu + ETHERNET_BYTES + SPARE_BYTES, 64), 2048);
-    struct rte_mempool *pool = rte_pktmbuf_pool_create(name, options->queues * each, CACHED_BUFFERS, 0, room,
-                                                       rte_eth_dev_socket_id(port));
-    if (pool == NULL)
+    uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_ALIGN(mtu + ETHERNET_BYTES + SPARE_BYTES, 1024);
+    if (room > UINT16_MAX)
+        return -EINVAL;
+    pools[port] = rte_pktmbuf_pool_create(name, options->queues * each, CACHED_BUFFERS, 0, room, rte_eth_dev_socket_id(port));
+    if (pools[port] == NULL)
         return -rte_errno;
-    error = set_up_queues(port, options, pool);
-    if (error == 0)
-        error = rte_eth_dev_start(port);
-    if (error < 0) {
-        rte_mempool_free(pool);
-        return error;
-    }
-    pools[port] = pool;
-    return 0;
+    waits[port] = options->waits;
+    error = set_up_queues(port, options, pools[port]);
+    return error < 0 ? error : start(port);
 }
 
-void penstock_dpdk_close(uint16_t port)
+int penstock_dpdk_close(uint16_t port)
 {
+    is_started[port] = 0;
     (void)rte_eth_dev_stop(port);
-    (void)penstock_dpdk_remove(port);
+    int error = penstock_dpdk_remove(port);
     /* Another device of this process may hold buffers that were sent to it: then the pool stays. */
-    if (rte_mempool_in_use_count(pools[port]) == 0)
+    if (pools[port] != NULL && rte_mempool_in_use_count(pools[port]) == 0)
         rte_mempool_free(pools[port]);
     pools[port] = NULL;
+    return error;
 }
 
 int penstock_dpdk_link(uint16_t port)
 {
     struct rte_eth_link link = {0};
     int error = rte_eth_link_get_nowait(port, &link);
-    return error < 0 ? error : link.link_status == RTE_ETH_LINK_UP;
+    if (error < 0)
+        return error;
+    if (is_started[port] && link.link_status == RTE_ETH_LINK_UP) {
+        looks[port] = 1;
+        return 1;
+    }
+    /* memif's ends meet, and part, in a thread of DPDK's, which must not be met there: not before the link was up, nor right after. */
+    if (waits[port] && is_started[port] && looks[port] > 0 && looks[port]++ == LOOKS_DOWN) {
+        (void)rte_eth_dev_stop(port);
+        is_started[port] = 0;
+    }
+    if (waits[port] && !is_started[port])
+        (void)start(port);
+    return 0;
 }
 
 int penstock_dpdk_counts(uint16_t port, struct penstock_dpdk_counts *counts)
@@ -284,6 +293,8 @@ int penstock_dpdk_in_use(uint16_t port)
 uint32_t penstock_dpdk_receive(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t most)
 {
     struct rte_mbuf *buffers[BURST_MAX];
+    if (!is_started[port])
+        return 0;
     uint16_t count = rte_eth_rx_burst(port, queue, buffers, RTE_MIN(most, BURST_MAX));
     for (uint16_t at = 0; at < count; at++) {
         struct rte_mbuf *buffer = buffers[at];
@@ -326,10 +337,10 @@ uint32_t penstock_dpdk_take(uint16_t port, struct penstock_dpdk_packet *packets,
 uint32_t penstock_dpdk_send(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t count)
 {
     struct rte_mbuf *buffers[BURST_MAX];
-    count = RTE_MIN(count, BURST_MAX);
+    count = is_started[port] ? RTE_MIN(count, BURST_MAX) : 0;
     for (uint32_t at = 0; at < count; at++) {
         buffers[at] = packets[at].buffer;
         buffers[at]->data_len = buffers[at]->pkt_len = packets[at].len;
     }
-    return rte_eth_tx_burst(port, queue, buffers, count);
+    return count == 0 ? 0 : rte_eth_tx_burst(port, queue, buffers, count);
 }

@@ -19,17 +19,11 @@ typedef void (*penstock_dpdk_log)(uint32_t level, const char *line, uint32_t byt
 struct penstock_dpdk_facts {
     char driver[32];
     uint8_t mac[6];
-    /* Whether the link is up, and whether the port says so by itself. */
-    uint8_t is_up;
-    uint8_t reserved;
     /* Queues of each kind at most. */
     uint16_t queues_max;
     /* Bytes of an IP packet: as it is set, and at most. */
     uint16_t mtu;
     uint16_t mtu_max;
-    uint16_t reserved_2;
-    /* What it checks and computes itself: bit 0 IPv4 headers received, 1 UDP received, 2 IPv4 headers sent, 3 UDP sent. */
-    uint32_t checksums;
 };
 
 /* How a port is opened. */
@@ -40,6 +34,8 @@ struct penstock_dpdk_options {
     uint16_t send_packets;
     /* Bytes of an IP packet at most; 0: as the port has it. */
     uint16_t mtu;
+    /* Whether it opens although its other end is not there, and comes to it later: a client of memif, with one queue. */
+    uint16_t waits;
 };
 
 /* What has happened at a port since it was opened. */
@@ -77,16 +73,15 @@ void penstock_dpdk_leave(void);
 
 /* Ports: how many there are. */
 int penstock_dpdk_ports(void);
-/* Adds a device, as DPDK's `--vdev` or `--allow` would name it, and returns the number of its port; or two ports, of which each receives
- * what the other sends. `remove` takes out what was added and is not open. */
-int penstock_dpdk_add(const char *device);
-int penstock_dpdk_add_pair(const char *first, const char *second, uint16_t queues, uint16_t *ports);
+/* Adds a device, as DPDK's `--vdev` or `--allow` would name it, and returns the number of its port; that of a port that is there already,
+ * if it names one. `ring:NAME/0` and `ring:NAME/1` are two ends within this process, with so many queues. `remove` takes out what was added. */
+int penstock_dpdk_add(const char *device, uint16_t queues);
 int penstock_dpdk_remove(uint16_t port);
 int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts);
 int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options);
-/* Closes a port of which all buffers were given back, and takes its device out. */
-void penstock_dpdk_close(uint16_t port);
-/* Whether its link is up; some drivers connect when they are asked. */
+/* Closes a port of which all buffers were given back, or that did not open, and takes its device out. */
+int penstock_dpdk_close(uint16_t port);
+/* Whether its link is up. One that waits for its other end looks for it now: by the only thread that uses its queue. */
 int penstock_dpdk_link(uint16_t port);
 int penstock_dpdk_counts(uint16_t port, struct penstock_dpdk_counts *counts);
 /* Buffers that are somewhere between the port and its users. */

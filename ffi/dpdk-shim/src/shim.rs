@@ -43,10 +43,7 @@ c_library! {
         "PENSTOCK_DPDK_1" fn penstock_dpdk_ports() -> c_int;
 
         /// Adds a device and answers the number of its port.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_add(device: *const c_char) -> c_int;
-
-        /// Adds two devices, of which each receives what the other sends.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_add_pair(first: *const c_char, second: *const c_char, queues: u16, ports: *mut u16) -> c_int;
+        "PENSTOCK_DPDK_1" fn penstock_dpdk_add(device: *const c_char, queues: u16) -> c_int;
 
         /// Takes out what was added and is not open.
         "PENSTOCK_DPDK_1" fn penstock_dpdk_remove(port: u16) -> c_int;
@@ -58,9 +55,9 @@ c_library! {
         "PENSTOCK_DPDK_1" fn penstock_dpdk_open(port: u16, options: *const DpdkOptions) -> c_int;
 
         /// Closes a port of which all buffers were given back, and takes it out.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_close(port: u16);
+        "PENSTOCK_DPDK_1" fn penstock_dpdk_close(port: u16) -> c_int;
 
-        /// Whether a port's link is up; some drivers connect when they are asked.
+        /// Whether a port's link is up. One that waits for its other end looks for it now.
         "PENSTOCK_DPDK_1" fn penstock_dpdk_link(port: u16) -> c_int;
 
         /// What has happened at a port.

@@ -9,24 +9,14 @@ pub struct DpdkFacts {
     /// The name of its driver, with a zero behind it.
     pub driver: [u8; 32],
     pub mac: [u8; 6],
-    pub is_up: u8,
-    pub reserved: u8,
     /// Queues of each kind at most.
     pub queues_max: u16,
     /// Bytes of an IP packet: as it is set, and at most.
     pub mtu: u16,
     pub mtu_max: u16,
-    pub reserved_2: u16,
-    /// What it checks and computes itself: [`DpdkFacts::CHECKS_IPV4`] and the others.
-    pub checksums: u32,
 }
 
 impl DpdkFacts {
-    pub const CHECKS_IPV4: u32 = 1;
-    pub const CHECKS_UDP: u32 = 2;
-    pub const COMPUTES_IPV4: u32 = 4;
-    pub const COMPUTES_UDP: u32 = 8;
-
     /// The name of its driver.
     pub fn driver(&self) -> String {
         String::from_utf8_lossy(self.driver.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
@@ -43,6 +33,8 @@ pub struct DpdkOptions {
     pub send_packets: u16,
     /// Bytes of an IP packet at most; 0: as the port has it.
     pub mtu: u16,
+    /// Whether it opens although its other end is not there.
+    pub waits: u16,
 }
 
 /// What has happened at a port since it was opened: `struct penstock_dpdk_counts`.

@@ -118,14 +118,14 @@ fn with_a_port(shim: &'static Shim) {
         unsafe {
             assert_eq!(shim.penstock_dpdk_enter(), 0);
             assert_eq!(shim.penstock_dpdk_ports(), 0);
-            assert!(shim.penstock_dpdk_add(c"net_nothing0".as_ptr()) < 0);
-            let port = shim.penstock_dpdk_add(c"net_ring0".as_ptr());
+            assert!(shim.penstock_dpdk_add(c"net_nothing0".as_ptr(), 1) < 0);
+            let port = shim.penstock_dpdk_add(c"net_ring0".as_ptr(), 1);
             assert_eq!((port, shim.penstock_dpdk_ports()), (0, 1), "{}", shim.words(port));
             let mut facts = DpdkFacts::default();
             assert_eq!(shim.penstock_dpdk_facts(0, &raw mut facts), 0);
             println!("{}: {facts:?}", facts.driver());
             assert_eq!((facts.driver(), facts.queues_max), ("net_ring".to_owned(), 16));
-            let options = DpdkOptions { queues: 17, receive_packets: 256, send_packets: 256, mtu: 1500 };
+            let options = DpdkOptions { queues: 17, receive_packets: 256, send_packets: 256, mtu: 1500, waits: 0 };
             assert!(shim.penstock_dpdk_open(0, &raw const options) < 0, "it has 16 queues of each kind");
             let options = DpdkOptions { queues: 1, ..options };
             let opened = shim.penstock_dpdk_open(0, &raw const options);
@@ -136,7 +136,7 @@ fn with_a_port(shim: &'static Shim) {
             assert_eq!(shim.penstock_dpdk_counts(0, &raw mut counts), 0);
             let total = (BURST * BURSTS) as u64;
             assert_eq!((counts.received, counts.sent, counts.send_errors), (total, total, 0));
-            shim.penstock_dpdk_close(0);
+            assert_eq!(shim.penstock_dpdk_close(0), 0);
             assert_eq!(shim.penstock_dpdk_ports(), 0);
             shim.penstock_dpdk_leave();
         }

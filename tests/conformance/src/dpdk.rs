@@ -87,10 +87,10 @@ pub fn section(spec: &EngineSpec) -> DpdkConfig {
         Carrier::Memif => {
             let role = if spec.name == SOURCE { "server" } else { "client" };
             let socket = format!("penstock-{:04x}", number(folder));
-            (format!("net_memif{own},role={role},id=0,socket={socket},bsize=9216"), 9000)
+            (format!("net_memif{own},role={role},id=0,socket={socket}"), 9000)
         }
         Carrier::Bridge => (format!("net_af_packet{own},iface={}", make_interface(folder, place)), 1500),
     };
     let network = Ipv4Network { address: address(folder, place), prefix: 24 };
-    DpdkConfig { device: Some(device), address: Some(network), mtu, queue_packets: 512, ..DpdkConfig::default() }
+    DpdkConfig { device: Some(device), address: Some(network), mtu, ..DpdkConfig::default() }
 }

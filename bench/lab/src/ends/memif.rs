@@ -39,9 +39,7 @@ impl Memif {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (number, mtu) = (NEXT.fetch_add(1, Ordering::Relaxed), self.frame_bytes + HEADERS_BYTES);
         let (role, host) = if self.is_server { ("server", 1) } else { ("client", 2) };
-        // A packet lies in one piece of the memory between them.
-        let piece = (mtu + 64).next_multiple_of(64);
-        let device = format!("net_memif{number},role={role},id=0,socket={},bsize={piece}", self.socket);
+        let device = format!("net_memif{number},role={role},id=0,socket={}", self.socket);
         let network = Ipv4Network { address: [10, 0, 9, host].into(), prefix: 24 };
         DpdkConfig { device: Some(device), address: Some(network), mtu: mtu as u16, ..DpdkConfig::default() }
     }

@@ -32,8 +32,8 @@ use self::neighbours::Neighbours;
 pub use self::queue::{BURST_MAX, Queue, Written};
 use crate::port::{BurstSent, Port, PortFacts, Train};
 
-/// Where nothing comes the link is looked at so often.
-const LINK_EVERY: Duration = Duration::from_millis(100);
+/// Where nothing comes the link is looked at so often: a client of memif connects then.
+const LINK_EVERY: Duration = Duration::from_millis(250);
 
 /// How a device is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,9 +83,8 @@ impl DpdkOptions {
 
     /// What DPDK is started with. Devices are added one by one, so that engines of one process may have different ones.
     fn arguments(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        // It would take every card that no driver of the kernel has. One that is wanted is added by its name.
-        all.push(if is_pci(&self.device) { "--allow=ffff:ff:1f.7" } else { "--no-pci" }.to_owned());
+        // It would take every card that no driver of the kernel has: only one that is nowhere.
+        let mut all = vec!["--allow=ffff:ff:1f.7".to_owned()];
         if self.huge_pages {
             all.push("--in-memory".to_owned());
         } else {
@@ -95,13 +94,6 @@ impl DpdkOptions {
         all.extend(self.more.iter().cloned());
         all
     }
-}
-
-/// Whether a device is a card, named by its place: `0000:3b:00.0` or `3b:00.0`.
-fn is_pci(device: &str) -> bool {
-    let place = device.split(',').next().unwrap_or_default().trim_start_matches("pci:");
-    let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-    place.contains(':') && place.split([':', '.']).all(is_hex)
 }
 
 /// Why packets cannot go by DPDK.
@@ -128,6 +120,8 @@ pub enum DpdkError {
         "{device} does not deal packets out to {wanted} workers: set `workers.count` to 1; only memif pairs the queues of both sides"
     )]
     Steering { device: String, wanted: u16 },
+    #[error("`bsize` of {device} is less than a packet: leave it out, or choose {wanted} or more")]
+    Piece { device: String, wanted: usize },
     #[error("the device {device} carries packets of at most {most} B and `dpdk.mtu` is {wanted}")]
     Mtu { device: String, wanted: u16, most: u16 },
     #[error(
@@ -161,13 +155,6 @@ impl DpdkPorts {
         Self::new(Device::open(&options)?, options, env)
     }
 
-    /// Those of two engines in this process, with names for devices that are made: what the one sends the other receives.
-    pub fn open_pair(options: [DpdkOptions; 2], env: &Arc<dyn TransportEnv>) -> Result<[Self; 2], DpdkError> {
-        let [first, second] = Device::open_pair(options.each_ref())?;
-        let [of_first, of_second] = options;
-        Ok([Self::new(first, of_first, Arc::clone(env))?, Self::new(second, of_second, Arc::clone(env))?])
-    }
-
     fn new(device: Arc<Device>, options: DpdkOptions, env: Arc<dyn TransportEnv>) -> Result<Self, DpdkError> {
         if usize::from(device.mtu) < FRAME_BYTES_MIN + IP_HEADERS_BYTES {
             return Err(DpdkError::Narrow { device: options.device, mtu: device.mtu });
@@ -189,9 +176,9 @@ impl DpdkPorts {
             name: format!("dpdk {}", device.facts.driver()),
             address: address.into(),
             receive_bytes: u64::from(options.queue_packets) * charge(frame_bytes),
-            needs_checksums: device.needs_checksums(),
+            needs_checksums: !device.is_within_host(),
             joins_equal: false,
-            pairs_workers: true,
+            pairs_workers: device.is_within_host(),
         };
         DpdkPort {
             queue: self.queue(worker),
@@ -289,7 +276,8 @@ impl Port for DpdkPort {
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
-        if self.queue.receive() == 0 {
+        let came = self.queue.receive();
+        if came == 0 {
             let now = self.env.now();
             if self.link_at <= now {
                 self.link_at = now + LINK_EVERY;
@@ -315,7 +303,7 @@ impl Port for DpdkPort {
         if !self.questions.is_empty() {
             self.hear_arps();
         }
-        count
+        came
     }
 
     fn send(
@@ -353,6 +341,7 @@ impl Port for DpdkPort {
     }
 
     fn add_statistics(&self, sum: &mut PacketStatistics) {
+        sum.dropped_by_port += self.queue.dropped;
         // What the device counts it counts for all its queues together.
         if self.here.address.port() == self.options.port {
             let counts = self.queue.device.counts();

@@ -76,7 +76,7 @@ pub trait Port: Send {
     }
 
     /// Passes on the packets that have come, trains one by one, together at most [`RECEIVE_BURST_MAX`](penstock_datagram::connection::RECEIVE_BURST_MAX), and
-    /// returns how many. Does not wait.
+    /// returns how many have come, those included that were not for the caller. Does not wait.
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize;
 
     /// Sends packets to one address, of at most `frame_bytes` each. `fill` writes the next one and returns its length; none: that was

@@ -80,8 +80,11 @@ impl FromStr for Ipv4Network {
     fn from_str(text: &str) -> Result<Self, NoStation> {
         let (address, prefix) = text.split_once('/').ok_or(NoStation)?;
         let address = address.parse().ok().filter(|&ip| is_host(ip)).ok_or(NoStation)?;
-        let prefix = prefix.parse().ok().filter(|prefix| (1..=31).contains(prefix)).ok_or(NoStation)?;
-        Ok(Self { address, prefix })
+        let prefix: u8 = prefix.parse().ok().filter(|prefix| (1..=31).contains(prefix)).ok_or(NoStation)?;
+        let hosts = u32::MAX >> u32::from(prefix);
+        let host = u32::from(address) & hosts;
+        // Of a network of two both are stations.
+        if prefix < 31 && (host == 0 || host == hosts) { Err(NoStation) } else { Ok(Self { address, prefix }) }
     }
 }
 
@@ -152,9 +155,20 @@ mod tests {
             assert_eq!(bad.parse::<Mac>(), Err(NoStation), "{bad}");
         }
         assert_eq!("10.0.9.1/24".parse::<Ipv4Network>().unwrap().to_string(), "10.0.9.1/24");
-        for bad in ["10.0.9.1", "10.0.9.1/0", "10.0.9.1/32", "10.0.9/24", "::1/64", "127.0.0.1/8", "0.0.0.0/8"] {
+        for bad in [
+            "10.0.9.1",
+            "10.0.9.1/0",
+            "10.0.9.0/24",
+            "10.0.9.255/24",
+            "10.0.9.1/32",
+            "10.0.9/24",
+            "::1/64",
+            "127.0.0.1/8",
+            "0.0.0.0/8",
+        ] {
             assert_eq!(bad.parse::<Ipv4Network>(), Err(NoStation), "{bad}");
         }
+        assert_eq!("10.0.9.0/31".parse::<Ipv4Network>().unwrap().to_string(), "10.0.9.0/31");
         let neighbour = "10.0.9.2=02:00:0a:00:09:02";
         assert_eq!(neighbour.parse::<Neighbour>().unwrap().to_string(), neighbour);
         for bad in ["10.0.9.2", "10.0.9.2=", "=02:00:0a:00:09:02", "10.0.9.2=00:00:00:00:00:00"] {

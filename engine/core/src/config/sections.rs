@@ -372,7 +372,7 @@ impl Default for DpdkConfig {
             address: None,
             neighbours: Vec::new(),
             mtu: 0,
-            queue_packets: 1024,
+            queue_packets: 512,
             memory_mib: 256,
             huge_pages: false,
             arguments: Vec::new(),

@@ -538,7 +538,7 @@ mod properties {
     prop_compose! {
         fn dpdk()(
             device in prop::option::of("[a-z0-9_:.,=/]{1,40}"),
-            (address, prefix) in (0x0a00_0000u32..0x0b00_0000, 1u8..=31),
+            (address, prefix) in ((0x0a00_0000u32..0x0b00_0000).prop_map(|ip| ip & !3 | 1), 1u8..=30),
             stations in prop::collection::btree_map(0x0a00_0000u32..0x0b00_0000, any::<[u8; 5]>(), 0..4),
             (mtu, queue_packets) in (any::<u16>(), 6u32..=15),
             (memory_mib, huge_pages) in (64u32..=65_536, any::<bool>()),

@@ -1,6 +1,5 @@
 //! A device of DPDK: a card's port or a virtual one, with a queue pair for each worker.
 
-use std::ffi::CString;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
@@ -8,28 +7,24 @@ use penstock_core::config::network::Mac;
 use penstock_dpdk_shim::{DpdkCounts, DpdkFacts, DpdkOptions as ShimOptions};
 
 use super::eal::{self, Eal};
+use super::headers::ETHERNET_BYTES;
 use super::neighbours::Neighbours;
 use super::{DpdkError, DpdkOptions};
 
-/// Drivers whose packets stay in the memory of this host, where nothing is checked and nothing rots: rings of one process, memory that
-/// two processes share.
-const WITHIN_HOST: [&str; 2] = ["net_ring", "net_memif"];
+/// Whether a driver's packets stay in the memory of this host: rings of one process, memory that two processes share.
+fn is_within_host(facts: &DpdkFacts) -> bool {
+    ["net_ring", "net_memif"].contains(&facts.driver().as_str())
+}
 
 /// A device that is open. It is closed when the last of its queues is gone.
 pub(super) struct Device {
     pub(super) eal: &'static Eal,
     pub(super) port: u16,
-    name: String,
     pub(super) facts: DpdkFacts,
     pub(super) mac: Mac,
     /// Bytes of an IP packet at most.
     pub(super) mtu: u16,
     pub(super) neighbours: Mutex<Neighbours>,
-}
-
-/// A device's name, as DPDK has it: what is before its arguments.
-fn name_of(device: &str) -> &str {
-    device.split(',').next().unwrap_or_default()
 }
 
 /// Of a device without one: a station of nobody's, named by the IP address.
@@ -38,57 +33,35 @@ fn own_mac(ip: Ipv4Addr) -> Mac {
     Mac([2, 0, a, b, c, d])
 }
 
+/// What memif takes in one piece where nothing else is said.
+const MEMIF_PIECE: usize = 2048;
+
+/// What memif copies of a packet goes in one piece, so that its receiver need not put it together: the piece is made as long as a packet, or
+/// is refused where it was chosen shorter.
+fn with_pieces(options: &DpdkOptions) -> Result<String, DpdkError> {
+    let (device, wanted) = (&options.device, usize::from(options.mtu) + ETHERNET_BYTES);
+    if !device.starts_with("net_memif") {
+        return Ok(device.clone());
+    }
+    let chosen = device.split(',').find_map(|argument| argument.strip_prefix("bsize="));
+    match chosen {
+        Some(piece) if piece.parse().is_ok_and(|piece: usize| piece < wanted) => {
+            Err(DpdkError::Piece { device: device.clone(), wanted })
+        }
+        None if wanted > MEMIF_PIECE => Ok(format!("{device},bsize={}", wanted.next_multiple_of(64))),
+        _ => Ok(device.clone()),
+    }
+}
+
 impl Device {
     /// Starts DPDK if this process has not, and opens the device with so many queue pairs.
     pub(super) fn open(options: &DpdkOptions) -> Result<Arc<Self>, DpdkError> {
-        let eal = eal::start(options.arguments())?;
-        let name = name_of(&options.device);
-        eal.add(name, || {
-            let failed =
-                |answered| DpdkError::Device { device: name.to_owned(), words: eal::words(eal.shim, answered) };
-            let text = CString::new(options.device.as_str()).map_err(|_| failed(-libc::EINVAL))?;
-            // SAFETY: DPDK runs, and this is a C string.
-            let port = unsafe { eal.shim.penstock_dpdk_add(text.as_ptr()) };
-            let port = u16::try_from(port).map_err(|_| failed(port))?;
-            Self::open_port(eal, port, name, options)
-        })
+        let (eal, text) = (eal::start(options)?, with_pieces(options)?);
+        eal.add(&text, options.queues, |port| Self::set_up(eal, port, options).map(Arc::new))
     }
 
-    /// Opens two devices of this process; each receives what the other sends.
-    pub(super) fn open_pair(options: [&DpdkOptions; 2]) -> Result<[Arc<Self>; 2], DpdkError> {
-        let eal = eal::start(options[0].arguments())?;
-        let names = options.map(|options| name_of(&options.device));
-        eal.add(names[0], || {
-            let failed =
-                |answered| DpdkError::Device { device: names[0].to_owned(), words: eal::words(eal.shim, answered) };
-            let texts = names.map(|name| CString::new(name).unwrap_or_default());
-            let mut ports = [0u16; 2];
-            // SAFETY: DPDK runs, these are C strings, and there is room for two numbers.
-            let answered = unsafe {
-                let [first, second] = texts.each_ref().map(|text| text.as_ptr());
-                eal.shim.penstock_dpdk_add_pair(first, second, options[0].queues, ports.as_mut_ptr())
-            };
-            if answered < 0 {
-                return Err(failed(answered));
-            }
-            Ok([
-                Self::open_port(eal, ports[0], names[0], options[0])?,
-                Self::open_port(eal, ports[1], names[1], options[1])?,
-            ])
-        })
-    }
-
-    fn open_port(eal: &'static Eal, port: u16, name: &str, options: &DpdkOptions) -> Result<Arc<Self>, DpdkError> {
-        let opened = Self::set_up(eal, port, name, options);
-        if opened.is_err() {
-            // SAFETY: it was added just now, and nobody has a queue of it.
-            unsafe { eal.shim.penstock_dpdk_remove(port) };
-        }
-        opened
-    }
-
-    fn set_up(eal: &'static Eal, port: u16, name: &str, options: &DpdkOptions) -> Result<Arc<Self>, DpdkError> {
-        let device = || name.to_owned();
+    fn set_up(eal: &'static Eal, port: u16, options: &DpdkOptions) -> Result<Self, DpdkError> {
+        let device = || options.device.clone();
         let failed = |answered| DpdkError::Device { device: device(), words: eal::words(eal.shim, answered) };
         let mut facts = DpdkFacts::default();
         // SAFETY: there is room for the facts.
@@ -96,44 +69,44 @@ impl Device {
         if answered < 0 {
             return Err(failed(answered));
         }
-        if options.queues > facts.queues_max {
-            return Err(DpdkError::Queues { device: device(), wanted: options.queues, has: facts.queues_max });
+        let (queues, mtu, queue_packets) = (options.queues, options.mtu, options.queue_packets);
+        if queues > facts.queues_max {
+            return Err(DpdkError::Queues { device: device(), wanted: queues, has: facts.queues_max });
         }
-        if options.queues > 1 && !WITHIN_HOST.contains(&facts.driver().as_str()) {
-            return Err(DpdkError::Steering { device: device(), wanted: options.queues });
+        if queues > 1 && !is_within_host(&facts) {
+            return Err(DpdkError::Steering { device: device(), wanted: queues });
         }
-        if options.mtu > facts.mtu_max {
-            return Err(DpdkError::Mtu { device: device(), wanted: options.mtu, most: facts.mtu_max });
+        if mtu > facts.mtu_max {
+            return Err(DpdkError::Mtu { device: device(), wanted: mtu, most: facts.mtu_max });
         }
-        let queue_packets = options.queue_packets;
+        let role = |argument: &str| ["role=server", "role=master"].contains(&argument);
+        let is_client = facts.driver() == "net_memif" && !options.device.split(',').any(role);
         let how = ShimOptions {
-            queues: options.queues,
+            queues,
             receive_packets: queue_packets,
             send_packets: queue_packets,
-            mtu: options.mtu,
+            mtu,
+            waits: (is_client && queues == 1).into(),
         };
         // SAFETY: these are options.
         let answered = unsafe { eal.shim.penstock_dpdk_open(port, &raw const how) };
         if answered < 0 {
             return Err(failed(answered));
         }
-        // SAFETY: as above. What was set is known now.
-        unsafe { eal.shim.penstock_dpdk_facts(port, &raw mut facts) };
         let mac = Mac(facts.mac);
-        Ok(Arc::new(Self {
+        Ok(Self {
             eal,
             port,
-            name: device(),
             facts,
             mac: if mac.is_station() { mac } else { own_mac(options.network.address) },
-            mtu: if options.mtu == 0 { facts.mtu } else { options.mtu },
+            mtu: if mtu == 0 { facts.mtu } else { mtu },
             neighbours: Mutex::new(Neighbours::new(&options.neighbours)),
-        }))
+        })
     }
 
-    /// Whether nothing on the way checks that packets come as they left, and it is not all memory either.
-    pub(super) fn needs_checksums(&self) -> bool {
-        !WITHIN_HOST.contains(&self.facts.driver().as_str())
+    /// Whether its packets stay in the memory of this host: nothing rots, and each queue is joined to one of the other end.
+    pub(super) fn is_within_host(&self) -> bool {
+        is_within_host(&self.facts)
     }
 
     /// Whether its link is up. A memif that has lost its other end connects anew when it is asked.
@@ -152,7 +125,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: the last of its queues has given all buffers back.
-        self.eal.remove(&self.name, || unsafe { self.eal.shim.penstock_dpdk_close(self.port) });
+        // The last of its queues has given all buffers back.
+        self.eal.remove(self.port);
     }
 }

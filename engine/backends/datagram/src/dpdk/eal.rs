@@ -6,7 +6,7 @@ use std::{fs, thread};
 
 use penstock_dpdk_shim::Shim;
 
-use super::DpdkError;
+use super::{DpdkError, DpdkOptions};
 
 /// Lines of DPDK's log that are errors or worse.
 const ERROR_LEVEL: u32 = 4;
@@ -17,13 +17,19 @@ const LINES_KEPT: usize = 4;
 /// DPDK, as this process runs it.
 pub(super) struct Eal {
     pub(super) shim: &'static Shim,
-    /// What it was started with, but for what is always the same.
-    arguments: Vec<String>,
-    /// Names of the devices that are open. It is held while one is added or taken out: DPDK does one of these at a time.
-    devices: Mutex<Vec<String>>,
+    /// A process that was forked from the one that has started DPDK leaves it alone.
+    process: u32,
+    /// Ports that are open. It is held while one is added or taken out: DPDK does one of these at a time.
+    ports: Mutex<Vec<u16>>,
 }
 
-static STARTED: Mutex<Option<&'static Eal>> = Mutex::new(None);
+/// How DPDK was started, and what came of it: it starts once.
+struct Started {
+    arguments: Vec<String>,
+    result: Result<&'static Eal, String>,
+}
+
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,8 +49,11 @@ unsafe extern "C" fn log_line(level: u32, line: *const c_char, bytes: u32) {
     match level {
         ..=ERROR_LEVEL => {
             // Much of it is not: it looks for what need not be there. What has failed is reported with these lines.
-            tracing::warn!("DPDK: {line}");
             let mut errors = lock(&ERRORS);
+            if errors.last().is_some_and(|last| last == line) {
+                return;
+            }
+            tracing::warn!("DPDK: {line}");
             if errors.len() == LINES_KEPT {
                 errors.remove(0);
             }
@@ -62,32 +71,43 @@ pub(super) fn words(shim: &Shim, answered: c_int) -> String {
     if errors.is_empty() { number } else { format!("{number}; DPDK says: {}", errors.join("; ")) }
 }
 
-/// Starts DPDK with these arguments, or answers what this process runs already.
-pub(super) fn start(arguments: Vec<String>) -> Result<&'static Eal, DpdkError> {
-    let shim = Shim::find()?;
+/// What DPDK has said before is not about what follows.
+fn forget_words() {
+    lock(&ERRORS).clear();
+}
+
+/// Starts DPDK as these options have it, or answers what this process runs already.
+pub(super) fn start(options: &DpdkOptions) -> Result<&'static Eal, DpdkError> {
+    let (shim, arguments) = (Shim::find()?, options.arguments());
     let mut started = lock(&STARTED);
-    if let Some(eal) = *started {
-        return if eal.arguments == arguments {
-            Ok(eal)
-        } else {
-            Err(DpdkError::OtherArguments { running: eal.arguments.join(" "), wanted: arguments.join(" ") })
+    let failed = |arguments: &[String], words| DpdkError::Start { arguments: arguments.join(" "), words };
+    if let Some(Started { arguments: running, result }) = &*started {
+        return match result {
+            Err(words) => Err(failed(running, format!("{words}; it is not tried again in this process"))),
+            Ok(eal) if *running == arguments => Ok(eal),
+            Ok(_) => Err(DpdkError::OtherArguments { running: running.join(" "), wanted: arguments.join(" ") }),
         };
     }
+    forget_words();
     let (said, heard) = mpsc::channel();
     let its = arguments.clone();
     let run = move || {
-        let _ = said.send(start_here(shim, &its));
+        let answered = start_here(shim, &its);
+        let _ = said.send(answered);
         // DPDK takes this thread for its first one.
-        loop {
-            thread::park();
+        if answered >= 0 {
+            loop {
+                thread::park();
+            }
         }
     };
     thread::Builder::new().name("penstock-dpdk".to_owned()).spawn(run).map_err(DpdkError::Thread)?;
     let answered = heard.recv().unwrap_or(-libc::EIO);
-    if answered < 0 {
-        return Err(DpdkError::Start { arguments: arguments.join(" "), words: words(shim, answered) });
-    }
-    Ok(started.insert(Box::leak(Box::new(Eal { shim, arguments, devices: Mutex::new(Vec::new()) }))))
+    let eal = || &*Box::leak(Box::new(Eal { shim, process: std::process::id(), ports: Mutex::new(Vec::new()) }));
+    let result = if answered < 0 { Err(words(shim, answered)) } else { Ok(eal()) };
+    let answer = result.clone().map_err(|words| failed(&arguments, words));
+    *started = Some(Started { arguments, result });
+    answer
 }
 
 fn start_here(shim: &Shim, arguments: &[String]) -> c_int {
@@ -129,22 +149,51 @@ fn processors() -> Vec<String> {
 }
 
 impl Eal {
-    /// The name of a device is taken, and `open` is called alone.
-    pub(super) fn add<T>(&self, name: &str, open: impl FnOnce() -> Result<T, DpdkError>) -> Result<T, DpdkError> {
-        let mut devices = lock(&self.devices);
-        if devices.iter().any(|open| open == name) {
-            return Err(DpdkError::InUse { device: name.to_owned() });
+    /// Adds a device with so many queue pairs and has its port opened, alone. A port that is not opened goes.
+    pub(super) fn add<T>(
+        &self,
+        device: &str,
+        queues: u16,
+        open: impl FnOnce(u16) -> Result<T, DpdkError>,
+    ) -> Result<T, DpdkError> {
+        let mut ports = lock(&self.ports);
+        forget_words();
+        let failed = |answered| DpdkError::Device { device: device.to_owned(), words: words(self.shim, answered) };
+        let text = CString::new(device).map_err(|_| failed(-libc::EINVAL))?;
+        // SAFETY: DPDK runs, and this is a C string.
+        let port = unsafe { self.shim.penstock_dpdk_add(text.as_ptr(), queues) };
+        let port = u16::try_from(port).map_err(|_| failed(port))?;
+        if ports.contains(&port) {
+            return Err(DpdkError::InUse { device: device.to_owned() });
         }
-        let opened = open()?;
-        devices.push(name.to_owned());
-        Ok(opened)
+        let opened = open(port);
+        match opened {
+            Ok(_) => ports.push(port),
+            Err(_) => self.close(port),
+        }
+        opened
     }
 
-    /// The name of a device is given back, once `close` has been called alone.
-    pub(super) fn remove(&self, name: &str, close: impl FnOnce()) {
-        let mut devices = lock(&self.devices);
-        close();
-        devices.retain(|open| open != name);
+    /// Takes out a port of which nothing is used any more.
+    pub(super) fn remove(&self, port: u16) {
+        if self.is_here() {
+            let mut ports = lock(&self.ports);
+            self.close(port);
+            ports.retain(|open| *open != port);
+        }
+    }
+
+    fn close(&self, port: u16) {
+        // SAFETY: it was added, and nobody has a queue of it any more.
+        let answered = unsafe { self.shim.penstock_dpdk_close(port) };
+        if answered < 0 {
+            tracing::warn!(port, why = self.shim.words(answered), "a device of DPDK was not taken out");
+        }
+    }
+
+    /// Whether this process has started DPDK itself. What a fork has of it is its parent's.
+    pub(super) fn is_here(&self) -> bool {
+        self.process == std::process::id()
     }
 }
 

@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use penstock_core::config::network::Mac;
 
-const ETHERNET_BYTES: usize = 14;
+/// The header of a frame.
+pub const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
 const ARP_BYTES: usize = 28;

@@ -20,6 +20,8 @@ pub struct Queue {
     kept: Vec<DpdkPacket>,
     /// Frames that have come.
     arrived: Vec<DpdkPacket>,
+    /// Frames that came with a wrong checksum or not in one piece.
+    pub(super) dropped: u64,
 }
 
 // SAFETY: the buffers are this queue's alone until they are given back, by whatever thread.
@@ -29,12 +31,12 @@ impl Queue {
     /// Queue pair number `queue` of a device, which nobody else uses.
     pub(super) fn new(device: Arc<Device>, queue: u16) -> Self {
         let burst = || Vec::with_capacity(BURST_MAX);
-        Self { device, queue, empty: burst(), kept: burst(), arrived: burst() }
+        Self { device, queue, empty: burst(), kept: burst(), arrived: burst(), dropped: 0 }
     }
 
     /// Takes frames that have come in place of those before, which are given back.
     pub fn receive(&mut self) -> usize {
-        let Self { device, queue, arrived, .. } = self;
+        let Self { device, queue, arrived, dropped, .. } = self;
         let shim = device.eal.shim;
         eal::enter(shim);
         give_back(device, arrived);
@@ -43,6 +45,7 @@ impl Queue {
             let came = shim.penstock_dpdk_receive(device.port, *queue, arrived.as_mut_ptr(), BURST_MAX as u32);
             arrived.set_len(came as usize);
         }
+        *dropped += arrived.iter().filter(|packet| packet.flags != 0).count() as u64;
         arrived.len()
     }
 
@@ -126,8 +129,10 @@ fn give_back(device: &Device, packets: &mut Vec<DpdkPacket>) {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        for packets in [&mut self.empty, &mut self.kept, &mut self.arrived] {
-            give_back(&self.device, packets);
+        if self.device.eal.is_here() {
+            for packets in [&mut self.empty, &mut self.kept, &mut self.arrived] {
+                give_back(&self.device, packets);
+            }
         }
     }
 }

@@ -233,7 +233,7 @@ pub const KEYS: &[KeyDoc] = &[
         unit: "",
         range: Range::Device,
         what: "The device whose queues carry the packets of the transport `datagram` instead of UDP sockets, as DPDK's `--vdev` or \
-               `--allow` names it: `0000:3b:00.0`, `net_memif0,role=server,socket=/run/x.sock`. It is opened when the engine starts. \
+               `--allow` names it: `0000:3b:00.0`, `net_memif0,role=server,socket=/run/x.sock`; or `ring:NAME/0` and `ring:NAME/1` for two engines of one process. It is opened when the engine starts. \
                `null`: sockets.",
         more_costs: "The device is the engine's alone; where no packet wakes anybody, an idle worker looks every 100 µs (`busy`: always).",
         less_costs: "The kernel's part of every packet.",
@@ -268,10 +268,11 @@ pub const KEYS: &[KeyDoc] = &[
     },
     KeyDoc {
         key: "dpdk.queue_packets",
-        default: "1024",
+        default: "512",
         unit: "packets",
         range: Range::PowerOfTwo { min: 64, max: 32_768 },
-        what: "Packets that wait in each of a worker's two queues. It is what peers may have on their way here together.",
+        what: "Packets that wait in each of a worker's two queues. It is what peers may have on their way here together. memif and af_packet \
+               have their own numbers (1,024, and `framecnt`, 512): choose no more.",
         more_costs: "Memory for as many buffers, and caches that hold less of them.",
         less_costs: "Peers wait for each other, and for every answer.",
     },
