@@ -1,8 +1,9 @@
-//! Devices of DPDK for the engines of a case: memory that two of them share, or an interface for each on a bridge of the kernel.
+//! Devices of DPDK for the engines of a case: memory that two of them share, or an interface for each on a bridge of the kernel, where
+//! the initiator may have a socket of the kernel instead.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,11 +17,16 @@ use crate::skip;
 /// Names the library between Penstock and DPDK.
 const SHIM: &str = "PENSTOCK_DPDK_SHIM";
 
+/// Changes what an interface does with packets.
+const ETHTOOL: &str = "ethtool";
+
 /// Why datagrams cannot be carried so here, if they cannot.
 pub fn why_not(carrier: Carrier) -> Option<String> {
     let reason = if carrier == Carrier::Memif { skip::labs_are_off() } else { skip::lab_reason() };
     let no_shim = || std::env::var_os(SHIM).is_none().then_some("needs the library that `make dpdk` builds");
-    reason.or_else(no_shim).map(str::to_owned)
+    let lacks_ethtool = || carrier == Carrier::FromUdp && Command::new(ETHTOOL).arg("--version").output().is_err();
+    let no_ethtool = || lacks_ethtool().then_some("needs the command ethtool of the package of that name");
+    reason.or_else(no_shim).or_else(no_ethtool).map(str::to_owned)
 }
 
 /// What the engines of the case with this folder have in common.
@@ -51,22 +57,69 @@ fn interface(folder: &Path, place: u8, end: char) -> String {
     format!("pk{:04x}{end}{place}", number(folder))
 }
 
-fn ip(arguments: &[&str]) -> bool {
-    Command::new("ip").args(arguments).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+fn run(program: &str, arguments: &[&str]) -> bool {
+    let (out, err) = (Stdio::null(), Stdio::null());
+    Command::new(program).args(arguments).stdout(out).stderr(err).status().is_ok_and(|status| status.success())
 }
 
-/// Makes an interface of nobody's, without an address of its own.
-fn make_interface(folder: &Path, place: u8) -> String {
-    let (bridge, on_bridge, of_device) = (bridge(folder), interface(folder, place, 'b'), interface(folder, place, 'd'));
-    // Somebody else may have made it, or this engine in the life before.
-    ip(&["link", "add", &bridge, "type", "bridge"]);
+fn ip(arguments: &[&str]) -> bool {
+    run("ip", arguments)
+}
+
+fn set_up(link: &str) {
+    assert!(ip(&["link", "set", link, "addrgenmode", "none"]), "{link} is there");
+    assert!(ip(&["link", "set", link, "up"]), "{link} is there");
+}
+
+/// What the kernel sends there is as it would be on a wire: with its checksum, and no longer than the MTU. Between interfaces of one host
+/// it sends whole bursts in one piece otherwise, and leaves checksums to cards.
+fn send_as_on_a_wire(link: &str) {
+    let switched = run(ETHTOOL, &["-K", link, "tx", "off", "gso", "off", "tx-udp-segmentation", "off"]);
+    assert!(switched, "{ETHTOOL} switches segmentation off at {link}");
+}
+
+/// Makes the case's bridge, unless another engine has. Its station is its own: usually it is that of an interface on it, and
+/// changes when one more comes.
+fn make_bridge(folder: &Path) -> String {
+    let (bridge, [high, low]) = (bridge(folder), number(folder).to_be_bytes());
+    let station = format!("02:70:6b:{high:02x}:{low:02x}:00");
+    ip(&["link", "add", &bridge, "address", &station, "type", "bridge"]);
+    set_up(&bridge);
+    bridge
+}
+
+/// Makes an interface on the bridge without an address of its own. It is DPDK's alone: the kernel, to which its packets come as
+/// well, neither answers for its other addresses there nor forwards anything.
+fn make_interface(spec: &EngineSpec) -> String {
+    let folder = Path::new(&spec.folder);
+    let (bridge, on_bridge, of_device) =
+        (make_bridge(folder), interface(folder, spec.place, 'b'), interface(folder, spec.place, 'd'));
+    // It is there where this engine has lived before.
     ip(&["link", "add", &on_bridge, "type", "veth", "peer", "name", &of_device]);
-    for link in [&bridge, &on_bridge, &of_device] {
-        assert!(ip(&["link", "set", link, "addrgenmode", "none"]), "{link} is there");
-        assert!(ip(&["link", "set", link, "up"]), "{link} is there");
+    set_up(&on_bridge);
+    assert!(ip(&["link", "set", &of_device, "arp", "off"]), "{of_device} is there");
+    let forwarding = format!("/proc/sys/net/ipv4/conf/{of_device}/forwarding");
+    if std::fs::read_to_string(&forwarding).is_ok_and(|value| value.trim() != "0") {
+        std::fs::write(&forwarding, "0").expect("root may");
     }
+    set_up(&of_device);
     assert!(ip(&["link", "set", &on_bridge, "master", &bridge]), "{bridge} takes {on_bridge}");
+    if spec.carrier == Carrier::FromUdp {
+        send_as_on_a_wire(&on_bridge);
+    }
     of_device
+}
+
+/// Where an engine of this name and place listens, and its socket receives, if its packets go through the kernel and over the bridge.
+pub fn host(carrier: Carrier, folder: &Path, name: &str, place: u8) -> Option<IpAddr> {
+    (carrier == Carrier::FromUdp && name.starts_with(SOURCE)).then(|| address(folder, place).into())
+}
+
+/// Gives the bridge that address.
+fn join_bridge(folder: &Path, host: IpAddr) {
+    let bridge = make_bridge(folder);
+    assert!(ip(&["address", "replace", &format!("{host}/24"), "dev", &bridge]), "{bridge} takes {host}");
+    send_as_on_a_wire(&bridge);
 }
 
 /// The case with this folder is over.
@@ -78,10 +131,14 @@ pub fn forget(folder: &Path) {
     its.for_each(|name| _ = ip(&["link", "del", name]));
 }
 
-/// The section of an engine's configuration that names its device. The device is one of its own in each of its lives.
+/// The section of an engine's configuration that names its device, if it has one. The device is one of its own in each of its lives.
 pub fn section(spec: &EngineSpec) -> DpdkConfig {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (folder, place, own) = (Path::new(&spec.folder), spec.place, NEXT.fetch_add(1, Ordering::Relaxed));
+    if let Some(host) = host(spec.carrier, folder, &spec.name, place) {
+        join_bridge(folder, host);
+        return DpdkConfig::default();
+    }
     let (device, mtu) = match spec.carrier {
         Carrier::Udp => return DpdkConfig::default(),
         Carrier::Memif => {
@@ -89,7 +146,7 @@ pub fn section(spec: &EngineSpec) -> DpdkConfig {
             let socket = format!("penstock-{:04x}", number(folder));
             (format!("net_memif{own},role={role},id=0,socket={socket}"), 9000)
         }
-        Carrier::Bridge => (format!("net_af_packet{own},iface={}", make_interface(folder, place)), 1500),
+        Carrier::Bridge | Carrier::FromUdp => (format!("net_af_packet{own},iface={}", make_interface(spec)), 1500),
     };
     let network = Ipv4Network { address: address(folder, place), prefix: 24 };
     DpdkConfig { device: Some(device), address: Some(network), mtu, ..DpdkConfig::default() }

@@ -25,19 +25,25 @@ pub const DIRECTORY: &str = "directory";
 pub const SOURCE: &str = "source";
 
 /// The port of an engine of this name, which it has in each of its lives. Below those that the kernel gives out by itself.
-fn port_of(folder: &Path, name: &str) -> u16 {
+fn port_of(folder: &Path, name: &str, carrier: Carrier) -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let path = folder.join(DIRECTORY);
     let listed = std::fs::read_to_string(&path).unwrap_or_default();
-    let found = listed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" 127.0.0.1:")?.parse().ok());
-    found.unwrap_or_else(|| {
+    let port_in = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.rsplit_once(':')?.1.parse().ok();
+    listed.lines().find_map(port_in).unwrap_or_else(|| {
         let seed = std::process::id().wrapping_mul(977);
         let mut tried = (0..10_000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(seed) % 20_000 + 10_000);
         let is_free = |port: &u32| std::net::TcpListener::bind(("127.0.0.1", *port as u16)).is_ok();
         let port = tried.find(is_free).expect("one of so many ports is free");
-        std::fs::write(&path, format!("{listed}{name} 127.0.0.1:{port}\n")).expect("the case's folder can be written");
+        let host = host_of(folder, name, carrier, listed.lines().count() as u8 + 1);
+        std::fs::write(&path, format!("{listed}{name} {host}:{port}\n")).expect("the case's folder can be written");
         port as u16
     })
+}
+
+/// Where an engine of this name and place listens.
+fn host_of(folder: &Path, name: &str, carrier: Carrier, place: u8) -> IpAddr {
+    dpdk::host(carrier, folder, name, place).unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
 /// Writes the secret, unless it is there.
@@ -114,6 +120,8 @@ pub enum Carrier {
     Memif,
     /// DPDK, through a device for each engine on a bridge of the kernel.
     Bridge,
+    /// The same, but a socket of the kernel for the initiator.
+    FromUdp,
 }
 
 /// A transport, a mode, and where the other engine runs.
@@ -276,7 +284,7 @@ impl Setting {
             process_vm: self.process_vm,
             io: self.io.as_str().to_owned(),
             streams: self.streams,
-            port: if self.is_between_hosts() { port_of(folder, name) } else { 0 },
+            port: if self.is_between_hosts() { port_of(folder, name, self.carrier) } else { 0 },
             place: if self.is_between_hosts() { dpdk::place(folder, name) } else { 0 },
             cards: self.cards,
             connect: self.connect.as_str().to_owned(),
@@ -429,7 +437,8 @@ impl EngineSpec {
         config = config.named(&self.name).directory(&self.folder);
         if is_between_hosts(&self.transport) {
             let folder = Path::new(&self.folder);
-            let host = self.tuning.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
+            let listens = || host_of(folder, &self.name, self.carrier, self.place);
+            let host = self.tuning.host.unwrap_or_else(listens);
             config = config.listen([SocketAddr::from((host, self.port))]);
             config = config.secret_file(folder.join(SECRET)).directory_file(folder.join(DIRECTORY));
         }
