@@ -22,7 +22,8 @@ const ETHTOOL: &str = "ethtool";
 
 /// Why datagrams cannot be carried so here, if they cannot.
 pub fn why_not(carrier: Carrier) -> Option<String> {
-    let reason = if carrier == Carrier::Memif { skip::labs_are_off() } else { skip::lab_reason() };
+    let reason =
+        if matches!(carrier, Carrier::Memif | Carrier::Ring) { skip::labs_are_off() } else { skip::lab_reason() };
     let no_shim = || std::env::var_os(SHIM).is_none().then_some("needs the library that `make dpdk` builds");
     let lacks_ethtool = || carrier == Carrier::FromUdp && Command::new(ETHTOOL).arg("--version").output().is_err();
     let no_ethtool = || lacks_ethtool().then_some("needs the command ethtool of the package of that name");
@@ -146,6 +147,7 @@ pub fn section(spec: &EngineSpec) -> DpdkConfig {
             let socket = format!("penstock-{:04x}", number(folder));
             (format!("net_memif{own},role={role},id=0,socket={socket}"), 9000)
         }
+        Carrier::Ring => (format!("ring:pk{:04x}/{}", number(folder), spec.place - 1), 1500),
         Carrier::Bridge | Carrier::FromUdp => (format!("net_af_packet{own},iface={}", make_interface(spec)), 1500),
     };
     let network = Ipv4Network { address: address(folder, place), prefix: 24 };

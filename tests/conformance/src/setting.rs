@@ -118,6 +118,8 @@ pub enum Carrier {
     Udp,
     /// DPDK, through memory that two processes share: there can be one target.
     Memif,
+    /// The same through rings within this process.
+    Ring,
     /// DPDK, through a device for each engine on a bridge of the kernel.
     Bridge,
     /// The same, but a socket of the kernel for the initiator.

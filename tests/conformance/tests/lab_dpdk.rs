@@ -16,28 +16,37 @@ suite_by_name!(bridge_by_name: carried(Carrier::Bridge));
 suite!(from_udp: carried(Carrier::FromUdp));
 suite_by_name!(from_udp_by_name: carried(Carrier::FromUdp));
 
-mod memif {
-    use super::*;
+/// The cases in which there is one target, which nobody kills.
+macro_rules! suite_of_two {
+    ($name:ident: $setting:expr) => {
+        mod $name {
+            use super::*;
 
-    fn setting() -> Setting {
-        carried(Carrier::Memif)
-    }
+            fn setting() -> Setting {
+                $setting
+            }
 
-    cases_as_tests! { setting;
-        bytes: one_byte_is_written, one_byte_is_read, any_alignment_will_do, one_extent_of_64_mib,
-            ten_thousand_scattered_blocks;
-        shapes: layers_times_blocks, blocks_with_strides, strided_runs, several_region_pairs_in_one_plan,
-            a_plan_is_used_a_thousand_times;
-        notes: payloads_arrive_in_full, a_notification_comes_after_all_its_bytes, counters_count_arrivals;
-        pressure: a_tiny_queue_loses_nothing, both_sides_write_at_once,
-            reads_and_writes_go_on_at_once, urgent_transfers_overtake_bulk;
-        ends: a_deadline_ends_a_transfer_that_moves, cancel_while_it_moves, cancel_while_bytes_land_here;
-        withdrawal: revoke_while_a_transfer_moves, revoke_while_it_is_read, deregister_while_a_transfer_moves;
-        waiting: no_end_is_slept_through, no_arrival_is_slept_through, a_target_that_rests_receives_bytes, statistics_add_up;
-        sessions: the_other_side_disconnects;
-        draining: both_sides_finish_what_runs;
-    }
+            cases_as_tests! { setting;
+                bytes: one_byte_is_written, one_byte_is_read, any_alignment_will_do, one_extent_of_64_mib,
+                    ten_thousand_scattered_blocks;
+                shapes: layers_times_blocks, blocks_with_strides, strided_runs, several_region_pairs_in_one_plan,
+                    a_plan_is_used_a_thousand_times;
+                notes: payloads_arrive_in_full, a_notification_comes_after_all_its_bytes, counters_count_arrivals;
+                pressure: a_tiny_queue_loses_nothing, both_sides_write_at_once,
+                    reads_and_writes_go_on_at_once, urgent_transfers_overtake_bulk;
+                ends: a_deadline_ends_a_transfer_that_moves, cancel_while_it_moves, cancel_while_bytes_land_here;
+                withdrawal: revoke_while_a_transfer_moves, revoke_while_it_is_read, deregister_while_a_transfer_moves;
+                waiting: no_end_is_slept_through, no_arrival_is_slept_through, a_target_that_rests_receives_bytes, statistics_add_up;
+                sessions: the_other_side_disconnects;
+                draining: both_sides_finish_what_runs;
+            }
+        }
+    };
 }
+
+suite_of_two!(memif: carried(Carrier::Memif));
+suite_of_two!(memif_two_workers: Setting { workers: 2, ..carried(Carrier::Memif) });
+suite_of_two!(ring: Setting { place: Place::Here, ..carried(Carrier::Ring) });
 
 /// Without this the suites above could pass by another way.
 #[test]
