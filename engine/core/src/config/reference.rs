@@ -86,6 +86,9 @@ This page and `configs/default.yaml` are made from the table in
 | `configs/small-host.yaml` | few cores or little memory, shared with other work |
 | `configs/datagram-udp.yaml` | hosts without RDMA cards that are to meet in datagrams over UDP, at a port that a firewall can name |
 | `configs/datagram-memif.yaml` | two processes of one host that meet in datagrams over DPDK, through memory that they share; the other one has `configs/datagram-memif-peer.yaml` |
+| `configs/datagram-af-packet.yaml` | datagrams over DPDK by any interface of Linux, as root: to try the way without a card that DPDK drives |
+| `configs/datagram-mlx5.yaml` | datagrams over DPDK by a ConnectX card (not run) |
+| `configs/datagram-ena.yaml` | datagrams over DPDK by a second interface of an EC2 instance (not run) |
 ";
 
 /// The two ends of the trade-off, named as this kind of value names them.

@@ -45,9 +45,20 @@ impl Idler {
             std::hint::spin_loop();
             return;
         }
-        worker.sleep(now);
-        self.idle_since = None;
+        // Who slept until its time was over was woken by nobody, and goes on sleeping after one look.
+        if worker.sleep(now) != Slept::Out {
+            self.idle_since = None;
+        }
     }
+}
+
+/// How a sleep ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slept {
+    /// There was none, or somebody ended it.
+    Woken,
+    /// Its time was over.
+    Out,
 }
 
 impl<E: Env> Worker<E> {
@@ -74,13 +85,15 @@ impl<E: Env> Worker<E> {
     }
 
     /// Sleeps until somebody rings, a driver has something, a deadline comes, or the longest sleep is over.
-    fn sleep(&mut self, now: Timestamp) {
+    fn sleep(&mut self, now: Timestamp) -> Slept {
+        let mut slept = Slept::Woken;
         if let Some(until) = self.rest(now) {
             self.own().statistics.sleeps.add(1);
             let bell = &self.shared.segments.bells()[1 + self.index];
-            sleep_on(bell, &self.drivers, until.since(now));
+            slept = sleep_on(bell, &self.drivers, until.since(now));
         }
         self.sleeper.awake();
+        slept
     }
 
     /// A peer that died never makes room: if a blocked notification waits for one, the control loop is told.
@@ -96,7 +109,7 @@ impl<E: Env> Worker<E> {
 pub(crate) const DRIVERS_MAX: usize = 8;
 
 /// Sleeps until the bell is rung, a driver has something or the time is over, and silences the bell.
-fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], timeout: Duration) {
+fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], timeout: Duration) -> Slept {
     let timeout = Timespec::try_from(timeout).ok();
     // Places behind the last driver are not looked at. An array, because a sleep allocates nothing.
     let fds: [BorrowedFd<'_>; 1 + DRIVERS_MAX] = std::array::from_fn(|index| match index.checked_sub(1) {
@@ -104,9 +117,10 @@ fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], timeout: Duration) {
         None => bell.as_fd(),
     });
     let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
-    let woken = poll(&mut fds[..=drivers.len()], timeout.as_ref()).is_ok();
-    if woken && fds[0].revents().contains(PollFlags::IN) {
+    let ready = poll(&mut fds[..=drivers.len()], timeout.as_ref());
+    if ready.is_ok() && fds[0].revents().contains(PollFlags::IN) {
         // The bell does not block: at worst another sleeper was faster.
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
     }
+    if ready == Ok(0) { Slept::Out } else { Slept::Woken }
 }
