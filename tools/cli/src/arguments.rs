@@ -563,15 +563,18 @@ pub(crate) enum Transport {
     Tcp,
     /// Between hosts, in packets of the engine's own over UDP; without another one, over loopback
     Datagram,
+    /// Between two processes of this host, in the same packets over DPDK (memif); needs what `make dpdk` builds. For another host:
+    /// `datagram`, with a --config that names a device
+    Dpdk,
 }
 
 impl Transport {
     /// Those that every host has.
     pub(crate) const USUAL: [Self; 4] = [Self::Local, Self::Shm, Self::Tcp, Self::Datagram];
 
-    /// Its word, as on the command line and in a configuration.
+    /// Its word on the command line.
     pub(crate) fn as_str(self) -> &'static str {
-        self.name().as_str()
+        if self == Self::Dpdk { "dpdk" } else { self.name().as_str() }
     }
 
     /// Its name in a configuration.
@@ -581,7 +584,7 @@ impl Transport {
             Self::Shm => config::TransportName::Shm,
             Self::Verbs => config::TransportName::Verbs,
             Self::Tcp => config::TransportName::Tcp,
-            Self::Datagram => config::TransportName::Datagram,
+            Self::Datagram | Self::Dpdk => config::TransportName::Datagram,
         }
     }
 }

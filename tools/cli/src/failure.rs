@@ -54,6 +54,8 @@ pub(crate) enum Failure {
     Start(StartError),
     /// Another host could not be reached.
     Reach(Unreached),
+    /// memif joins two processes of this host that nobody kills: what else was asked for, and what to do instead.
+    Memif(&'static str),
     /// There is no secret here to share with it.
     NoSecret(NoSecret),
     /// The other host did not do what it was asked.
@@ -71,7 +73,7 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Filter(_) | Self::Config(_) | Self::Key(_) => Ended::Misasked,
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
-            Self::Start(StartError::Config(_) | StartError::Name(_)) => Ended::Misasked,
+            Self::Start(StartError::Config(_) | StartError::Name(_)) | Self::Memif(_) => Ended::Misasked,
             Self::Perf(_) | Self::There { .. } | Self::Output(_) | Self::Target(_) | Self::Node(_) => Ended::Badly,
             Self::Start(_) | Self::Reach(_) | Self::NoSecret(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
         }
@@ -104,6 +106,7 @@ impl fmt::Display for Failure {
             Self::Target(flaw) => flaw.fmt(f),
             Self::Node(flaw) => flaw.fmt(f),
             Self::Start(error) => error.fmt(f),
+            Self::Memif(mend) => write!(f, "`--transport dpdk` is for two processes of this host: {mend}"),
             Self::Reach(unreached) => unreached.fmt(f),
             Self::NoSecret(missing) => write!(f, "{missing}\n  {}", missing.advice()),
             Self::Service(error) => error.fmt(f),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use penstock::Config;
 use penstock_lab::Workload;
+use penstock_lab::ends::memif::{self, Memif};
 use penstock_lab::ends::network::Network;
 use penstock_lab::measure::Limit;
 use penstock_lab::perf::{self, CutOff, Options, Packets, Report, Watch};
@@ -128,7 +129,12 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
         let host = network::with_port(host);
         NoSecret::check(&host, &options.network.configured(cards.clone())).map_err(Failure::NoSecret)?;
     }
+    if transport == Transport::Dpdk && options.host.is_some() {
+        let mend = "for another host name a device in a configuration, and add `--transport datagram --config FILE`";
+        return Err(Failure::Memif(mend));
+    }
     asked.network = Network {
+        memif: (transport == Transport::Dpdk).then(|| Memif::new(memif::FRAME_BYTES)),
         io: options.network.io.into(),
         streams: options.network.streams,
         devices: cards.transports.verbs_devices,

@@ -49,7 +49,7 @@ impl Way {
 
     /// Whether this release has it. A path that comes is switched on here, and only here.
     pub const fn is_released(self) -> bool {
-        !matches!(self, Self::Dpdk | Self::Cuda)
+        !matches!(self, Self::Cuda)
     }
 
     /// What it joins, and how.

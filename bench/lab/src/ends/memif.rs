@@ -4,10 +4,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock::config::DpdkConfig;
 use penstock::config::network::Ipv4Network;
+use penstock_datagram_transport::dpdk::DpdkPorts;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the headers of IPv4 and UDP.
 const HEADERS_BYTES: usize = 28;
+
+/// Frames where nothing else is asked for: those of a network with jumbo frames.
+pub const FRAME_BYTES: usize = 8_972;
+
+/// Whether the library between Penstock and DPDK is here.
+pub fn is_usable() -> bool {
+    DpdkPorts::release().is_ok()
+}
 
 /// A memif of two ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

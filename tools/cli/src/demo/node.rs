@@ -129,7 +129,7 @@ impl Node {
         let config = Config::default().named(role.engine()).directory(directory).transports([transport.name()]);
         let config = match transport {
             Transport::Local | Transport::Shm => config,
-            Transport::Verbs | Transport::Tcp | Transport::Datagram => {
+            Transport::Verbs | Transport::Tcp | Transport::Datagram | Transport::Dpdk => {
                 config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET))
             }
         };

@@ -22,6 +22,7 @@ mod steps;
 mod target;
 
 use clap::ValueEnum;
+use penstock_lab::ends::memif;
 
 pub(crate) use self::flaw::Flaw;
 
@@ -65,8 +66,9 @@ pub(crate) fn run(options: &SelftestOptions, verbose: u8) -> Result<Ended, Failu
     let chosen = |transport: &Transport| options.transport.is_none_or(|only| only == *transport);
     let run = Run { options, verbose, progress: &progress, over: &over };
     // What not every host has is tested when it is asked for.
-    let usual = Transport::USUAL.into_iter().filter(chosen);
-    let asked = options.transport.filter(|only| !Transport::USUAL.contains(only));
+    let here = memif::is_usable().then_some(Transport::Dpdk);
+    let usual = Transport::USUAL.into_iter().chain(here).filter(chosen);
+    let asked = options.transport.filter(|only| !Transport::USUAL.contains(only) && Some(*only) != here);
     let rows: Vec<Row> = usual.chain(asked).map_while(|transport| run.over(transport)).collect();
     drop(progress);
     let mut report = Report::new(rows, options.transport.is_none(), options.quick);
@@ -145,13 +147,13 @@ impl Run<'_> {
         // Until both have met: nobody needs the sockets afterwards, so that even a test that is killed then leaves nothing behind.
         let folder = Folder::make(FOLDER_PREFIX).map_err(Flaw::Folder)?;
         let layout = Layout::of(self.options.quick);
-        if transport == Transport::Verbs {
+        if matches!(transport, Transport::Verbs | Transport::Dpdk) {
             // What keeps it from starting is better heard of than that the other process has ended.
             drop(penstock::Engine::start(engine_config(folder.path(), "trial", transport))?);
         }
         let far = match transport {
             Transport::Local => Far::Here(Box::new(Target::start(folder.path(), transport, layout)?)),
-            Transport::Shm | Transport::Verbs | Transport::Tcp | Transport::Datagram => {
+            Transport::Shm | Transport::Verbs | Transport::Tcp | Transport::Datagram | Transport::Dpdk => {
                 Far::There(Companion::start(folder.path(), transport, self.options.quick, self.verbose)?)
             }
         };

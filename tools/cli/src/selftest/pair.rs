@@ -10,7 +10,7 @@ use super::companion::Companion;
 use super::errand::{Answer, Errand};
 use super::flaw::Flaw;
 use super::layout::{BLOCK_BYTES, BLOCKS_PER_SET, Layout};
-use super::target::{COUNTER, PATIENCE, POOL, Target, engine_config};
+use super::target::{COUNTER, PATIENCE, POOL, SOURCE, Target, engine_config};
 use crate::arguments::Transport;
 
 /// Where the target lives.
@@ -37,11 +37,11 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn connect(directory: &Path, transport: Transport, layout: Layout, mut far: Far) -> Result<Self, Flaw> {
         let Answer::Card(card) = ask(&mut far, Errand::Card)? else { return Err(no_answer("no descriptor")) };
-        let engine = Engine::start(engine_config(directory, "source", transport))?;
+        let engine = Engine::start(engine_config(directory, SOURCE, transport))?;
         let near = engine.pool(PoolSpec::host(layout.bytes()).block(BLOCK_BYTES).label("near"))?;
         let peer = engine.connect(&card, PATIENCE)?;
-        if peer.transport() != transport.as_str() {
-            return Err(Flaw::OtherTransport { expected: transport.as_str(), found: peer.transport() });
+        if peer.transport() != transport.name().as_str() {
+            return Err(Flaw::OtherTransport { expected: transport.name().as_str(), found: peer.transport() });
         }
         let remote = peer.wait_region(POOL, PATIENCE)?;
         let arrivals = peer.wait_counter(COUNTER, PATIENCE).ok_or(Flaw::NoCounter)?;

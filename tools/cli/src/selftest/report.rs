@@ -10,7 +10,7 @@ use crate::console;
 /// Transports that are not tested unasked, and why.
 const ABSENT: [(&str, &str); 3] = [
     ("verbs", "where there are RDMA cards: --transport verbs"),
-    ("dpdk", "carries datagram where a configuration names a device: see docs/DATAGRAM.md"),
+    ("dpdk", "where `make dpdk` has built what it needs: --transport dpdk"),
     ("cuda", "not in this release"),
 ];
 
@@ -94,7 +94,8 @@ impl Row {
 impl Report {
     pub(crate) fn new(transports: Vec<Row>, all: bool, quick: bool) -> Self {
         let ok = !transports.is_empty() && transports.iter().all(|row| row.verified);
-        let absent = ABSENT.iter().filter(|_| all).map(|&(transport, reason)| Absent { transport, reason }).collect();
+        let is_absent = |absent: &&(&str, &str)| all && transports.iter().all(|row| row.transport != absent.0);
+        let absent = ABSENT.iter().filter(is_absent).map(|&(transport, reason)| Absent { transport, reason }).collect();
         Self { version: env!("CARGO_PKG_VERSION"), ok, quick, cut_off: None, transports, absent }
     }
 

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use penstock::counter::Counter;
 use penstock::{Config, Engine, NoteId, Pool, PoolSpec, Submit, SystemEnv};
 
+use penstock_lab::ends::memif::{self, Memif};
+
 use super::errand::{Answer, Errand, Note};
 use super::flaw::Flaw;
 use super::layout::{BLOCK_BYTES, Layout};
@@ -126,6 +128,9 @@ fn checked(wrong: Option<Wrong>) -> Answer {
     wrong.map_or(Answer::Done, Answer::Wrong)
 }
 
+/// The engine here; the other one is the target.
+pub(crate) const SOURCE: &str = "source";
+
 /// Both engines are as a user's would be, but for the one transport and the folder of their own.
 pub(crate) fn engine_config(directory: &Path, name: &str, transport: Transport) -> Config {
     let config = Config::default().named(name).directory(directory).transports([transport.name()]);
@@ -133,6 +138,12 @@ pub(crate) fn engine_config(directory: &Path, name: &str, transport: Transport) 
         Transport::Local | Transport::Shm => config,
         // Any free port that only this host reaches, and a secret that only these two know.
         Transport::Verbs | Transport::Tcp | Transport::Datagram => {
+            config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET))
+        }
+        Transport::Dpdk => {
+            let socket = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            let memif = Memif { socket, frame_bytes: memif::FRAME_BYTES, is_server: name == SOURCE };
+            let config = Config { dpdk: memif.section(), ..config };
             config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET))
         }
     }

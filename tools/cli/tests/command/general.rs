@@ -52,7 +52,8 @@ fn wrong_arguments_are_refused_with_what_to_do() {
     for (arguments, expected) in [
         (&[][..], "Usage:"),
         (&["selftst"], "selftest"),
-        (&["selftest", "--transport", "dpdk"], "[possible values: local, shm, verbs, tcp, datagram]"),
+        (&["selftest", "--transport", "cuda"], "[possible values: local, shm, verbs, tcp, datagram, dpdk]"),
+        (&["perf", "127.0.0.1", "--transport", "dpdk"], "for another host name a device in a configuration"),
         (&["selftest", "--workers", "2"], "--help"),
         (&["demo", "pd", "--kill", "proxy"], "[possible values: prefill, decode]"),
         (&["doctor", "kernal"], "a similar value exists: 'kernel'"),

@@ -1,7 +1,7 @@
 //! DPDK: libraries, devices handed to programs, IOMMU, huge pages.
 
 use crate::finding::{By, Finding, Mend};
-use crate::host::{Host, Rights};
+use crate::host::{Call, Host, Rights};
 use crate::parse::listed;
 use crate::topic::Topic;
 use crate::way::Way;
@@ -13,7 +13,7 @@ const HANDING: [&str; 3] = ["vfio-pci", "igb_uio", "uio_pci_generic"];
 const CONTAINER: &str = "/dev/vfio/vfio";
 
 pub(super) fn examine(host: &Host) -> Vec<Finding> {
-    vec![libraries(host), devices(host), access(host), iommu(host), pages(host)]
+    vec![shim(host), libraries(host), devices(host), access(host), iommu(host), pages(host)]
 }
 
 fn missing(name: &'static str, found: impl Into<String>) -> Finding {
@@ -22,6 +22,17 @@ fn missing(name: &'static str, found: impl Into<String>) -> Finding {
 
 fn ok(name: &'static str, found: impl Into<String>) -> Finding {
     Finding::ok(TOPIC, name, found).on(&[Way::Dpdk])
+}
+
+/// What engines reach DPDK through.
+fn shim(host: &Host) -> Finding {
+    const NAME: &str = "shim";
+    match host.try_call(Call::DpdkShim) {
+        Ok(release) => ok(NAME, format!("the library between Penstock and DPDK opens, built for {release}")),
+        Err(refusal) => missing(NAME, refusal.to_string())
+            .means("no engine sends through DPDK, virtual devices included")
+            .mend(host.as_root("make dpdk   # in Penstock's sources; then set PENSTOCK_DPDK_SHIM as it says")),
+    }
 }
 
 fn libraries(host: &Host) -> Finding {

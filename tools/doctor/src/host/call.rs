@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use penstock::memory::{MemoryError, Segment, probe};
 use penstock::transport::host::{mailbox_bytes, owner_state_bytes, ring_segment_bytes};
+use penstock_dpdk_shim::Shim;
 use penstock_verbs_sys::NotHere;
 use rustix::io::Errno;
 use rustix::net::{
@@ -39,6 +40,8 @@ pub enum Call {
     IoUring,
     /// Opening the RDMA libraries and asking them for devices. Answers with what they have.
     RdmaLibraries,
+    /// Opening the library between Penstock and DPDK. Answers with the release of DPDK.
+    DpdkShim,
 }
 
 /// Why a call did not go well.
@@ -87,7 +90,7 @@ impl From<MemoryError> for Refusal {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::SealedMemory,
         Self::EventFd,
         Self::Epoll,
@@ -99,6 +102,7 @@ impl Call {
         Self::NodePolicy,
         Self::IoUring,
         Self::RdmaLibraries,
+        Self::DpdkShim,
     ];
 
     /// Its word, by which a companion is told to try it.
@@ -115,6 +119,7 @@ impl Call {
             Self::NodePolicy => "node-policy",
             Self::IoUring => "io-uring",
             Self::RdmaLibraries => "rdma-libraries",
+            Self::DpdkShim => "dpdk-shim",
         }
     }
 
@@ -130,7 +135,7 @@ impl Call {
             Self::CopySelf | Self::CopyOther => "process_vm_readv process_vm_writev",
             Self::NodePolicy => "mbind get_mempolicy",
             Self::IoUring => "io_uring_setup io_uring_enter io_uring_register",
-            Self::RdmaLibraries => "openat mmap socket",
+            Self::RdmaLibraries | Self::DpdkShim => "openat mmap socket",
         }
     }
 
@@ -142,7 +147,8 @@ impl Call {
             Self::IoUring => "Linux 5.1, built with CONFIG_IO_URING",
             Self::CopySelf | Self::CopyOther => "a kernel built with CONFIG_CROSS_MEMORY_ATTACH",
             Self::NodePolicy => "a kernel built with CONFIG_NUMA",
-            Self::EventFd | Self::Epoll | Self::Sockets | Self::Thread | Self::RdmaLibraries => "Linux 2.6.27",
+            Self::EventFd | Self::Epoll | Self::Sockets | Self::Thread => "Linux 2.6.27",
+            Self::RdmaLibraries | Self::DpdkShim => "Linux 2.6.27",
         }
     }
 }
@@ -189,6 +195,10 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
             return Ok(format!("{:#x} {operations} {}", ring.features, u8::from(ring.sends_without_copy)));
         }
         Call::RdmaLibraries => return Ok(rdma_libraries()),
+        Call::DpdkShim => {
+            let shim = Shim::find().map_err(|unusable| Refusal::Untried(unusable.to_string().replace('\n', " ")))?;
+            return Ok(shim.release());
+        }
     }
     Ok(String::new())
 }

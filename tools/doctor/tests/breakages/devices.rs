@@ -249,16 +249,17 @@ fn device_files_that_are_absent_or_barred_are_named() {
 
 #[test]
 fn each_thing_that_dpdk_lacks_is_named() {
-    let host = Fixture::new();
+    let mut host = Fixture::new();
     host.remove("/usr/lib/librte_eal.so.24.0");
     assert_finding(&host.one(Topic::Dpdk, "libraries"), Status::Missing, "no librte_eal.so", "apt-get install -y dpdk");
+    host.system.refused.insert(Call::DpdkShim, Refusal::Untried("libpenstock-dpdk.so.1 cannot be opened".to_owned()));
     host.remove("/sys/bus/pci/drivers/vfio-pci/0000:41:00.0");
     host.remove("/dev/vfio");
     host.remove("/sys/kernel/iommu_groups");
     host.edit("/proc/4711/mountinfo", "hugetlbfs hugetlbfs", "tmpfs tmpfs");
-    let names = ["libraries", "devices", "vfio", "iommu", "huge page mount"];
+    let names = ["shim", "libraries", "devices", "vfio", "iommu", "huge page mount"];
     let findings = host.only(&names.map(|name| (Topic::Dpdk, name)));
-    let mends = ["dpdk", "dpdk-devbind.py", "modprobe vfio-pci", "intel_iommu=on", "mount -t hugetlbfs"];
+    let mends = ["make dpdk", "dpdk", "dpdk-devbind.py", "modprobe vfio-pci", "intel_iommu=on", "mount -t hugetlbfs"];
     for (finding, mend) in findings.iter().zip(mends) {
         assert_finding(finding, Status::Missing, "", mend);
     }

@@ -142,7 +142,11 @@ const PLACES: &[Place] = &[
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
     // Looks whether the libraries open, and which cards would be used, in the way in which the transport will.
-    place("penstock-doctor", "tools/doctor", &["penstock", "penstock-verbs", "penstock-verbs-sys"]),
+    place(
+        "penstock-doctor",
+        "tools/doctor",
+        &["penstock", "penstock-dpdk-shim", "penstock-verbs", "penstock-verbs-sys"],
+    ),
     // Its labs are between two hosts.
     Place {
         tests_may_use: &["penstock-wire"],

@@ -10,7 +10,6 @@ use super::{DpdkError, DpdkOptions};
 
 /// Lines of DPDK's log that are errors or worse.
 const ERROR_LEVEL: u32 = 4;
-const WARNING_LEVEL: u32 = 5;
 /// So many lines of errors are kept for whoever reports what has failed.
 const LINES_KEPT: usize = 4;
 
@@ -53,13 +52,12 @@ unsafe extern "C" fn log_line(level: u32, line: *const c_char, bytes: u32) {
             if errors.last().is_some_and(|last| last == line) {
                 return;
             }
-            tracing::warn!("DPDK: {line}");
+            tracing::info!("DPDK: {line}");
             if errors.len() == LINES_KEPT {
                 errors.remove(0);
             }
             errors.push(line.to_owned());
         }
-        WARNING_LEVEL => tracing::info!("DPDK: {line}"),
         _ => tracing::debug!("DPDK: {line}"),
     }
 }
