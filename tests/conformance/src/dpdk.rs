@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock::config::DpdkConfig;
-use penstock::config::network::Ipv4Network;
+use penstock::config::network::{Ipv4Network, Mac};
 
 use crate::setting::{Carrier, DIRECTORY, EngineSpec, SOURCE};
 use crate::skip;
@@ -19,6 +19,9 @@ const SHIM: &str = "PENSTOCK_DPDK_SHIM";
 
 /// Changes what an interface does with packets.
 const ETHTOOL: &str = "ethtool";
+
+/// The place of somebody who is no engine.
+const STRANGER: u8 = 254;
 
 /// Why datagrams cannot be carried so here, if they cannot.
 pub fn why_not(carrier: Carrier) -> Option<String> {
@@ -114,6 +117,32 @@ fn make_interface(spec: &EngineSpec) -> String {
 /// Where an engine of this name and place listens, and its socket receives, if its packets go through the kernel and over the bridge.
 pub fn host(carrier: Carrier, folder: &Path, name: &str, place: u8) -> Option<IpAddr> {
     (carrier == Carrier::FromUdp && name.starts_with(SOURCE)).then(|| address(folder, place).into())
+}
+
+/// Gives the kernel an address among those of the case's engines, for somebody who is none of them. Answers it, and the name of the bridge.
+pub fn stranger(folder: &Path) -> (String, Ipv4Addr) {
+    let host = address(folder, STRANGER);
+    join_bridge(folder, host.into());
+    (bridge(folder), host)
+}
+
+/// The address of an engine's device on the bridge.
+pub fn address_of(folder: &Path, name: &str) -> Ipv4Addr {
+    address(folder, place(folder, name))
+}
+
+/// The station of an engine's device on the bridge.
+pub fn station_of(folder: &Path, name: &str) -> Mac {
+    let path = format!("/sys/class/net/{}/address", interface(folder, place(folder, name), 'd'));
+    let station = std::fs::read_to_string(path).expect("its interface is there");
+    station.trim().parse().expect("an interface has a station")
+}
+
+/// Takes the link of an engine's device down, or up again: at the device, or at the other end of its cable, where the device keeps
+/// its own state and has no carrier.
+pub fn set_link(folder: &Path, name: &str, at_device: bool, is_up: bool) {
+    let link = interface(folder, place(folder, name), if at_device { 'd' } else { 'b' });
+    assert!(ip(&["link", "set", &link, if is_up { "up" } else { "down" }]), "{link} is there");
 }
 
 /// Gives the bridge that address.

@@ -74,17 +74,24 @@ impl Stage {
     /// A stage as the case wants it.
     pub fn with(setting: &Setting, options: Options) -> Self {
         let folder = Folder::fresh();
-        let spec = setting.spec(folder.path(), SOURCE).tuned(options.near);
-        let engine = spec.start().expect("the initiator starts");
-        let near = PoolSpec::host(options.bytes).block(options.block).label(KV).rights(Rights::READ_WRITE);
-        let near = engine.pool(near).expect("there is memory for a pool");
-        pattern::fill(near.window(), NEAR_SEED);
+        let (engine, near) = start_here(setting, &folder, options);
         let (peers, targets, descriptors) = (Vec::new(), Vec::new(), Vec::new());
         let mut stage = Self { setting: *setting, near, peers, engine, targets, descriptors, folder };
         for number in 0..options.targets {
             stage.add_target(&format!("target-{number}"), options);
         }
         stage
+    }
+
+    /// The engine here ends and is started again; it has a session with each target as it was started last.
+    #[must_use]
+    pub fn restart_here(self, options: Options) -> Self {
+        let Self { setting, near, peers, engine, targets, descriptors, folder } = self;
+        drop((near, peers, engine));
+        let (engine, near) = start_here(&setting, &folder, options);
+        let connect = |descriptor: &Vec<u8>| engine.connect(descriptor, PATIENCE).expect("a session with the target");
+        let peers = descriptors.iter().map(connect).collect();
+        Self { setting, near, peers, engine, targets, descriptors, folder }
     }
 
     /// A stage whose target takes no notifications, and the transfers that have filled it up: some have
@@ -301,6 +308,16 @@ impl Stage {
         let there = if self.peers.is_empty() { self.near.bytes() } else { self.far().bytes() };
         (pattern::bytes(NEAR_SEED, 0, self.near.bytes() as usize), pattern::bytes(FAR_SEED, 0, there as usize))
     }
+}
+
+/// The engine here and its pool.
+fn start_here(setting: &Setting, folder: &Folder, options: Options) -> (Engine, Pool) {
+    let spec = setting.spec(folder.path(), SOURCE).tuned(options.near);
+    let engine = spec.start().expect("the initiator starts");
+    let near = PoolSpec::host(options.bytes).block(options.block).label(KV).rights(Rights::READ_WRITE);
+    let near = engine.pool(near).expect("there is memory for a pool");
+    pattern::fill(near.window(), NEAR_SEED);
+    (engine, near)
 }
 
 /// What a span does to the bytes of its destination.

@@ -3,6 +3,8 @@
 //! end has its cause.
 #![allow(clippy::print_stderr, reason = "the figures are what a reader of the output looks for")]
 
+#[path = "lab_datagram_wire/arena.rs"]
+mod arena;
 #[path = "lab_datagram_wire/blocked.rs"]
 mod blocked;
 #[path = "lab_datagram_wire/cut.rs"]

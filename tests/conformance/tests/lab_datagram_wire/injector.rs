@@ -1,6 +1,6 @@
 //! Somebody else on the way: sees the packets of a session, and sends its own to the same port.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::ops::AddAssign;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,12 +81,12 @@ fn cut_into(socket: &UdpSocket, bytes: usize) {
 }
 
 impl Injector {
-    /// On this host's loopback. Only root may look there.
-    pub(crate) fn new(from: u16, to: u16) -> Self {
+    /// Sends from this address of this host, and looks at what passes between these ports. Only root may look there.
+    pub(crate) fn new(host: Ipv4Addr, from: u16, to: u16) -> Self {
         let everything = Protocol::from_raw(u32::from(0x0800_u16.to_be()).try_into().expect("it is not 0"));
         let tap = rustix::net::socket(AddressFamily::PACKET, SocketType::DGRAM, Some(everything)).expect("root may");
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let cutting = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = UdpSocket::bind((host, 0)).unwrap();
+        let cutting = UdpSocket::bind((host, 0)).unwrap();
         cut_into(&cutting, BURST_PACKET);
         Self { socket, cutting, tap, from, to, seen: Vec::new(), next: 0, random: Random::new(77) }
     }
@@ -123,13 +123,13 @@ impl Injector {
     }
 
     /// Sends to a port as fast as it can until it is told to stop. It has seen packets before.
-    pub(crate) fn inject(&mut self, port: u16, stop: &AtomicBool) -> Injected {
+    pub(crate) fn inject(&mut self, to: SocketAddrV4, stop: &AtomicBool) -> Injected {
         let mut injected = Injected::default();
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..TURN {
                 let (packet, is) = self.packet();
                 // What the kernel has no room for was not sent.
-                if self.socket.send_to(&packet, (Ipv4Addr::LOCALHOST, port)).is_ok() {
+                if self.socket.send_to(&packet, to).is_ok() {
                     injected += is;
                 }
             }
@@ -138,7 +138,7 @@ impl Injector {
                 for packet in burst.chunks_mut(BURST_PACKET) {
                     packet[..8].copy_from_slice(&self.random.number().to_le_bytes());
                 }
-                if self.cutting.send_to(&burst, (Ipv4Addr::LOCALHOST, port)).is_ok() {
+                if self.cutting.send_to(&burst, to).is_ok() {
                     injected += Injected { strangers: BURST as u64, ..Injected::default() };
                 }
             }

@@ -152,9 +152,9 @@ const PLACES: &[Place] = &[
         tests_may_use: &["penstock-wire"],
         ..place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"])
     },
-    // Labs are tests of this crate; one of them runs the engines of others as the lab does.
+    // Labs are tests of this crate; one of them runs the engines of others as the lab does, and one asks DPDK what is left in it.
     Place {
-        tests_may_use: &["penstock-lab", "penstock-wire"],
+        tests_may_use: &["penstock-dpdk-shim", "penstock-lab", "penstock-wire"],
         ..place("penstock-conformance", "tests/conformance", CONFORMANCE)
     },
     place("penstock-faults", "tests/faults", ALL),

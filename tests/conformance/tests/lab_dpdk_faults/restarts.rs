@@ -1,0 +1,94 @@
+//! Engines that end in good order and are started again, in processes that go on.
+
+use std::time::{Duration, Instant};
+
+use penstock_conformance::churn::Holding;
+use penstock_conformance::command::{Command, Reply};
+use penstock_conformance::stage::{KV, PATIENCE};
+use penstock_conformance::{Carrier, Options, Place, Setting, Stage, pattern};
+use penstock_dpdk_shim::Shim;
+
+use super::{all, alone, carried};
+
+/// Lives of engines in this process: more than DPDK has room for devices (32) and threads (128) at once, and its memory for their buffers, so
+/// that what stayed would be missed before the end.
+const CYCLES: u64 = 200;
+/// After how many of them this process is looked at first.
+const EARLY: u64 = 50;
+
+/// Writes all, and looks at every byte.
+fn moves_all(stage: &mut Stage, seed: u64) {
+    pattern::fill(stage.near.window(), seed);
+    stage.write(all(stage));
+    stage.assert_far(0, KV, &pattern::bytes(seed, 0, stage.near.bytes() as usize));
+}
+
+/// The other engine ends and is started again, with a session.
+fn restart_there(stage: &mut Stage, options: Options) {
+    assert_eq!(stage.ask(0, Command::Stop), Reply::Done);
+    stage.start_engine(0, "target-0", options);
+    stage.peers[0] = stage.engine.reconnect(&stage.peers[0], PATIENCE).expect("it was started again");
+}
+
+/// What DPDK has here: devices, and whether there is room for one more thread.
+#[allow(unsafe_code, reason = "the shim is as unsafe as C")]
+fn devices() -> (i32, bool) {
+    let shim = Shim::find().expect("it was opened before");
+    // A thread of its own, as it must leave again.
+    std::thread::spawn(|| {
+        // SAFETY: DPDK runs, as engines have started it; what enters leaves.
+        unsafe {
+            let entered = shim.penstock_dpdk_enter() == 0;
+            let devices = shim.penstock_dpdk_ports();
+            if entered {
+                shim.penstock_dpdk_leave();
+            }
+            (devices, entered)
+        }
+    })
+    .join()
+    .expect("it only asks")
+}
+
+/// What this process holds, once those have ended that are ending.
+fn holding(at_most: Option<Holding>) -> Holding {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = Holding::now();
+        if Instant::now() > until || at_most.is_none_or(|before| !now.is_more_than(&before)) {
+            return now;
+        }
+    }
+}
+
+/// Of two engines here that move bytes one ends and is started again, each in turn.
+fn come_and_go(setting: &Setting) {
+    let (begun, mut early) = (Instant::now(), None);
+    let options = Options { bytes: 256 << 10, ..Options::default() };
+    let mut stage = Stage::with(setting, options);
+    for cycle in 0..CYCLES {
+        if cycle % 2 == 0 {
+            restart_there(&mut stage, options);
+        } else {
+            stage = stage.restart_here(options);
+        }
+        moves_all(&mut stage, cycle);
+        if cycle + 1 == EARLY {
+            early = Some((holding(None), devices()));
+        }
+    }
+    let (early, devices_early) = early.expect("the first look is before the last cycle");
+    let late = holding(Some(early));
+    eprintln!("{setting}: {CYCLES} lives of engines in {:.1?}: {early:?}, then {late:?}", begun.elapsed());
+    assert_eq!((devices_early, devices()), ((2, true), (2, true)), "{setting}");
+    assert!(!late.is_more_than(&early), "{setting}: {early:?}, then {late:?}");
+}
+
+#[test]
+fn engines_that_come_and_go_in_one_process_leave_nothing_in_it() {
+    let Some(_alone) = alone("engines_that_come_and_go_in_one_process_leave_nothing_in_it", Carrier::Bridge) else {
+        return;
+    };
+    come_and_go(&carried(Carrier::Bridge, Place::Here));
+}
