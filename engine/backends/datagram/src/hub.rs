@@ -23,13 +23,15 @@ use crate::side::Side;
 
 /// Bursts that one look at a lane sends.
 const BURSTS_PER_POLL: usize = 4;
-/// A port that took no more is asked again after so long.
+/// A port that took no more is asked again after so long: about what a short sleep costs.
 const BLOCKED_FOR: Duration = Duration::from_micros(60);
-/// Where no packet wakes anybody, a worker looks again after a part of the time for which nothing has happened: at least so much, as a
-/// shorter sleep is mostly overhead, and at most so much.
-const NAP_MIN: Duration = Duration::from_micros(100);
+/// The same of one that wakes nobody: its peer polls, and has made room by then.
+const BLOCKED_FOR_POLLED: Duration = Duration::from_micros(5);
+/// Where no packet wakes anybody, a worker stays awake for so long after the last one: what the peer says next comes meanwhile.
+const AWAKE: Duration = Duration::from_micros(500);
+/// Then it looks again after a part of the time for which nothing has happened, and at least this often.
+const NAP_PART: u32 = 4;
 const NAP_MAX: Duration = Duration::from_millis(1);
-const NAP_PART: u32 = 8;
 /// What to do where not one packet comes.
 const UNHEARD_MEND: &str =
     ": let UDP pass between both hosts in both directions, with no translation of addresses between them";
@@ -137,7 +139,8 @@ impl Hub {
         connections.watch(&self.epoll)?;
         let Connections { port, due, .. } = &*connections;
         let is_deaf = port.as_ref().is_some_and(|port| port.descriptor().is_none());
-        let nap = (now.since(connections.moved_at) / NAP_PART).clamp(NAP_MIN, NAP_MAX);
+        let idle = now.since(connections.moved_at);
+        let nap = if idle < AWAKE { Duration::ZERO } else { (idle / NAP_PART).min(NAP_MAX) };
         Ok(if is_deaf { (*due).min(now + nap) } else { *due })
     }
 
@@ -369,7 +372,8 @@ impl Connections {
         }
         endpoint.due = endpoint.connection.deadline();
         if sent == BurstSent::Blocked {
-            endpoint.due = endpoint.due.min(now + BLOCKED_FOR);
+            let is_deaf = port.descriptor().is_none();
+            endpoint.due = endpoint.due.min(now + if is_deaf { BLOCKED_FOR_POLLED } else { BLOCKED_FOR });
         }
         *due = (*due).min(endpoint.due);
         Ok(sent == BurstSent::Full)
