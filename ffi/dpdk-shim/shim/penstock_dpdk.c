@@ -2,11 +2,21 @@
 #include "penstock_dpdk.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
+#include <rte_devargs.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_eth_ring.h>
@@ -26,8 +36,8 @@
 #define SPARE_BYTES 256
 /* The longest IP packet that one buffer has room for. */
 #define MTU_MAX 64000
-/* Looks at a link that is down before the port begins anew. */
-#define LOOKS_DOWN 3
+/* Looks at a link that is down, since the port was started, before the port begins anew: its ends may be about to meet. */
+#define LOOKS_DOWN 1
 /* Packets that wait in one direction of a ring. */
 #define RING_PACKETS 1024
 /* Ethernet's header, with one VLAN tag, and its checksum. */
@@ -42,7 +52,7 @@ static penstock_dpdk_log log_line;
 static struct rte_mempool *pools[RTE_MAX_ETHPORTS];
 /* Whether a port moves packets, and whether it waits for its other end where that is not there. */
 static uint8_t is_started[RTE_MAX_ETHPORTS], waits[RTE_MAX_ETHPORTS];
-/* Looks at a link since it was up; 0: it has not been since the port was started. */
+/* Looks at a link that was down since the port was started; as many as there may be if it was up since. */
 static uint8_t looks[RTE_MAX_ETHPORTS];
 
 const char *penstock_dpdk_release(void)
@@ -144,10 +154,62 @@ int penstock_dpdk_add(const char *device, uint16_t queues)
     return port < RTE_MAX_ETHPORTS ? port : -ENODEV;
 }
 
+/* Finds out at which socket the driver of a memif device meets others. Returns whether it is one. */
+static int memif_socket(uint16_t port, struct sockaddr_un *socket)
+{
+    struct rte_eth_dev_info info;
+    memset(socket, 0, sizeof *socket);
+    if (rte_eth_dev_info_get(port, &info) < 0 || strcmp(info.driver_name, "net_memif") != 0)
+        return 0;
+    const struct rte_devargs *given = rte_dev_devargs(info.device);
+    const char *named = given != NULL && given->args != NULL ? strstr(given->args, "socket=") : NULL;
+    const char *name = named != NULL ? named + strlen("socket=") : "/run/memif.sock";
+    size_t bytes = strcspn(name, ",");
+    memcpy(socket->sun_path, name, RTE_MIN(bytes, sizeof socket->sun_path - 1));
+    return 1;
+}
+
+static int listens_at(int descriptor, const struct sockaddr_un *socket)
+{
+    struct sockaddr_un its = {0};
+    int is_listening = 0;
+    socklen_t flag_bytes = sizeof is_listening, bytes = sizeof its;
+    if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &flag_bytes) < 0 || !is_listening ||
+        getsockname(descriptor, (struct sockaddr *)&its, &bytes) < 0 || its.sun_family != AF_UNIX)
+        return 0;
+    const char *name = its.sun_path + (its.sun_path[0] == '\0');
+    return strncmp(name, socket->sun_path, sizeof its.sun_path - 1) == 0;
+}
+
+/* memif's driver takes a server out and leaves its socket listening, and the callback for it in DPDK's interrupt thread, with memory that is
+ * free. So the next server has no such socket, and a client that comes keeps that thread busy for good. An event that never happens
+ * takes the descriptor's place: closed it must not be, as that thread waits for it. */
+static void silence_memif(uint16_t port)
+{
+    struct sockaddr_un socket, others;
+    uint16_t other;
+    if (!memif_socket(port, &socket))
+        return;
+    RTE_ETH_FOREACH_DEV(other)
+        if (other != port && memif_socket(other, &others) && strcmp(others.sun_path, socket.sun_path) == 0)
+            return;
+    DIR *descriptors = opendir("/proc/self/fd");
+    for (struct dirent *one; descriptors != NULL && (one = readdir(descriptors)) != NULL;) {
+        int descriptor = atoi(one->d_name), never;
+        if (!listens_at(descriptor, &socket) || (never = eventfd(0, EFD_CLOEXEC)) < 0)
+            continue;
+        (void)dup3(never, descriptor, O_CLOEXEC);
+        (void)close(never);
+    }
+    if (descriptors != NULL)
+        (void)closedir(descriptors);
+}
+
 int penstock_dpdk_remove(uint16_t port)
 {
     struct rte_eth_dev_info info;
     int error = rte_eth_dev_info_get(port, &info);
+    silence_memif(port);
     return error < 0 ? error : rte_dev_remove(info.device);
 }
 
@@ -205,6 +267,37 @@ static int start(uint16_t port)
     return waits[port] ? 0 : error;
 }
 
+/* A port that ends, for a while or for good. */
+struct ending {
+    sem_t is_over;
+    uint16_t port;
+    uint8_t for_good;
+};
+
+static void end_here(void *argument)
+{
+    struct ending *ending = argument;
+    (void)rte_eth_dev_stop(ending->port);
+    if (ending->for_good) {
+        silence_memif(ending->port);
+        (void)rte_eth_dev_close(ending->port);
+    }
+    (void)sem_post(&ending->is_over);
+}
+
+/* Stops a port, and closes it for good. memif's ends part without a lock in DPDK's interrupt thread: so a memif does it there. */
+static void end(uint16_t port, int for_good)
+{
+    struct sockaddr_un socket;
+    struct ending ending = {.port = port, .for_good = for_good};
+    (void)sem_init(&ending.is_over, 0, 0);
+    if (!memif_socket(port, &socket) || rte_eal_alarm_set(1, end_here, &ending) < 0)
+        end_here(&ending);
+    while (sem_wait(&ending.is_over) < 0 && errno == EINTR)
+        ;
+    (void)sem_destroy(&ending.is_over);
+}
+
 int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options)
 {
     struct rte_eth_dev_info info;
@@ -239,9 +332,13 @@ int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *option
 
 int penstock_dpdk_close(uint16_t port)
 {
+    struct rte_eth_dev_info info;
+    int error = rte_eth_dev_info_get(port, &info);
     is_started[port] = 0;
-    (void)rte_eth_dev_stop(port);
-    int error = penstock_dpdk_remove(port);
+    if (error == 0) {
+        end(port, 1);
+        error = rte_dev_remove(info.device);
+    }
     /* Another device of this process may hold buffers that were sent to it: then the pool stays. */
     if (pools[port] != NULL && rte_mempool_in_use_count(pools[port]) == 0)
         rte_mempool_free(pools[port]);
@@ -256,12 +353,11 @@ int penstock_dpdk_link(uint16_t port)
     if (error < 0)
         return error;
     if (is_started[port] && link.link_status == RTE_ETH_LINK_UP) {
-        looks[port] = 1;
+        looks[port] = LOOKS_DOWN;
         return 1;
     }
-    /* memif's ends meet, and part, in a thread of DPDK's, which must not be met there: not before the link was up, nor right after. */
-    if (waits[port] && is_started[port] && looks[port] > 0 && looks[port]++ == LOOKS_DOWN) {
-        (void)rte_eth_dev_stop(port);
+    if (waits[port] && is_started[port] && looks[port]++ == LOOKS_DOWN) {
+        end(port, 0);
         is_started[port] = 0;
     }
     if (waits[port] && !is_started[port])

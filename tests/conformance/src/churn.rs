@@ -43,6 +43,12 @@ impl Holding {
         Self { descriptors, threads, mappings, shared_files: our_shared_files(), resident_bytes: kib << 10 }
     }
 
+    /// The same with so many more bytes.
+    #[must_use]
+    pub fn and_bytes(self, more: u64) -> Self {
+        Self { resident_bytes: self.resident_bytes + more, ..self }
+    }
+
     /// Whether it holds more than before, but for a little memory.
     pub fn is_more_than(&self, before: &Self) -> bool {
         self.descriptors > before.descriptors

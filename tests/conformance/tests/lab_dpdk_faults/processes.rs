@@ -17,8 +17,8 @@ use super::{INTO, THERE, all, all_are_lost, alone, busy, carried, known_within, 
 
 const BYTES: u64 = 8 << 20;
 /// Deaths of which what the survivor holds is looked at, and after how many of them first.
-const DEATHS: usize = 18;
-const EARLY: usize = 6;
+const DEATHS: usize = 12;
+const EARLY: usize = 5;
 /// From a kill to the end of everything.
 const KNOWN_WITHIN: Duration = Duration::from_millis(100);
 /// From the start of an engine to bytes that have landed there.
@@ -33,7 +33,7 @@ fn a_killed_peer_ends_everything_with_it_and_another_process_has_its_address_nex
     let name = "a_killed_peer_ends_everything_with_it_and_another_process_has_its_address_next";
     let Some(_alone) = alone(name, Carrier::Bridge) else { return };
     let setting = carried(Carrier::Bridge, THERE);
-    for _ in 0..3 {
+    for _ in 0..2 {
         let took = measured(KNOWN_WITHIN, || {
             let death = die_far(&setting);
             eprintln!("killed: {death:?}");

@@ -8,13 +8,19 @@ use penstock_conformance::stage::{KV, PATIENCE};
 use penstock_conformance::{Carrier, Options, Place, Setting, Stage, pattern};
 use penstock_dpdk_shim::Shim;
 
-use super::{all, alone, carried};
+use super::{THERE, all, alone, carried};
 
-/// Lives of engines in this process: more than DPDK has room for devices (32) and threads (128) at once, and its memory for their buffers, so
-/// that what stayed would be missed before the end.
-const CYCLES: u64 = 200;
+/// How often either side of a memif ends.
+const ROUNDS: u64 = 5;
+/// How often both do at once.
+const TOGETHER: u64 = 200;
+/// Lives of engines in this process: more than DPDK has room for devices (32) and, on a bridge, threads (128) at once, and its memory for
+/// their buffers, so that what stayed would be missed before the end.
+const LIVES: [(Carrier, u64); 2] = [(Carrier::Memif, 40), (Carrier::Bridge, 132)];
 /// After how many of them this process is looked at first.
-const EARLY: u64 = 50;
+const EARLY: u64 = 15;
+/// What DPDK's memif keeps of each life: the interrupt handle of a queue to send by, with room for hundreds of events.
+const MEMIF_LEAVES_BYTES: u64 = 32 << 10;
 
 /// Writes all, and looks at every byte.
 fn moves_all(stage: &mut Stage, seed: u64) {
@@ -28,6 +34,38 @@ fn restart_there(stage: &mut Stage, options: Options) {
     assert_eq!(stage.ask(0, Command::Stop), Reply::Done);
     stage.start_engine(0, "target-0", options);
     stage.peers[0] = stage.engine.reconnect(&stage.peers[0], PATIENCE).expect("it was started again");
+}
+
+#[test]
+fn either_side_of_a_memif_ends_and_is_met_again() {
+    let Some(_alone) = alone("either_side_of_a_memif_ends_and_is_met_again", Carrier::Memif) else { return };
+    let (options, mut took) = (Options::default(), [Duration::ZERO; 2]);
+    let mut stage = Stage::with(&carried(Carrier::Memif, THERE), options);
+    moves_all(&mut stage, 10);
+    for round in 1..=ROUNDS {
+        // The client, and then the server, which it has to look for.
+        let begun = Instant::now();
+        restart_there(&mut stage, options);
+        moves_all(&mut stage, 10 + 2 * round);
+        took[0] = took[0].max(begun.elapsed());
+        let begun = Instant::now();
+        stage = stage.restart_here(options);
+        moves_all(&mut stage, 11 + 2 * round);
+        took[1] = took[1].max(begun.elapsed());
+    }
+    eprintln!(
+        "{ROUNDS} times each: the client was back after {:.2?} at most, the server after {:.2?}",
+        took[0], took[1]
+    );
+}
+
+#[test]
+fn both_ends_of_a_memif_end_at_once() {
+    let Some(_alone) = alone("both_ends_of_a_memif_end_at_once", Carrier::Memif) else { return };
+    // In one process, where a thread of DPDK's hears of the one end while the other closes.
+    for round in 0..TOGETHER {
+        moves_all(&mut Stage::sized(&carried(Carrier::Memif, Place::Here), 256 << 10), round);
+    }
 }
 
 /// What DPDK has here: devices, and whether there is room for one more thread.
@@ -63,11 +101,11 @@ fn holding(at_most: Option<Holding>) -> Holding {
 }
 
 /// Of two engines here that move bytes one ends and is started again, each in turn.
-fn come_and_go(setting: &Setting) {
+fn come_and_go(setting: &Setting, lives: u64) {
     let (begun, mut early) = (Instant::now(), None);
     let options = Options { bytes: 256 << 10, ..Options::default() };
     let mut stage = Stage::with(setting, options);
-    for cycle in 0..CYCLES {
+    for cycle in 0..lives {
         if cycle % 2 == 0 {
             restart_there(&mut stage, options);
         } else {
@@ -79,10 +117,12 @@ fn come_and_go(setting: &Setting) {
         }
     }
     let (early, devices_early) = early.expect("the first look is before the last cycle");
-    let late = holding(Some(early));
-    eprintln!("{setting}: {CYCLES} lives of engines in {:.1?}: {early:?}, then {late:?}", begun.elapsed());
+    let kept = if setting.carrier == Carrier::Memif { MEMIF_LEAVES_BYTES } else { 0 };
+    let most = early.and_bytes((lives - EARLY) * kept);
+    let late = holding(Some(most));
+    eprintln!("{setting}: {lives} lives of engines in {:.1?}: {early:?}, then {late:?}", begun.elapsed());
     assert_eq!((devices_early, devices()), ((2, true), (2, true)), "{setting}");
-    assert!(!late.is_more_than(&early), "{setting}: {early:?}, then {late:?}");
+    assert!(!late.is_more_than(&most), "{setting}: {early:?}, then {late:?}");
 }
 
 #[test]
@@ -90,5 +130,7 @@ fn engines_that_come_and_go_in_one_process_leave_nothing_in_it() {
     let Some(_alone) = alone("engines_that_come_and_go_in_one_process_leave_nothing_in_it", Carrier::Bridge) else {
         return;
     };
-    come_and_go(&carried(Carrier::Bridge, Place::Here));
+    for (carrier, lives) in LIVES {
+        come_and_go(&carried(carrier, Place::Here), lives);
+    }
 }
