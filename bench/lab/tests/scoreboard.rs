@@ -182,7 +182,7 @@ fn without_the_programs_that_fetch_each_peer_says_what_is_missing_and_the_others
 fn an_unknown_metric_is_refused_and_nothing_is_measured() {
     let output = lab(&["scoreboard", "--only", "M99", "--no-peers"]);
     assert!(!output.status.success() && output.stdout.is_empty());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("M1 to M10"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("M1 to M11"));
 }
 
 #[test]

@@ -27,7 +27,7 @@ const HOMES: [Home; 9] = [
     Home { package: "penstock-wire", folder: "tests/wire", labs: "lab_", runs: &[] },
     Home { package: "penstock-cli", folder: "tools/cli", labs: "lab_", runs: &[] },
     Home { package: "penstock-verbs-sys", folder: "ffi/verbs-sys", labs: "lab_", runs: &[] },
-    Home { package: "penstock-dpdk-shim", folder: "ffi/dpdk-shim", labs: "lab_", runs: &[] },
+    Home { package: "penstock-dpdk-shim", folder: "ffi/dpdk-shim", labs: "lab_dpdk_shim", runs: &[] },
     Home { package: "penstock-capi", folder: "ffi/capi", labs: "lab_capi_", runs: &[] },
     Home { package: "penstock-python", folder: "ffi/python", labs: "lab_python_", runs: &[] },
     Home {
