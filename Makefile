@@ -5,7 +5,7 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard cbindgen header dpdk install wheel fmt clean
+.PHONY: help setup run test sim labs lab-rdma lab-dpdk check fuzz bench scoreboard guard cbindgen header dpdk install wheel fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
@@ -37,6 +37,10 @@ labs: ## run the tests that need root, other users or devices
 lab-rdma: ## run only those labs that boot a guest with RDMA devices
 	@$(SETUP) --quiet
 	@$(XTASK) labs lab_rdma
+
+lab-dpdk: ## run only the labs of DPDK, on virtual devices
+	@$(SETUP) --quiet
+	@$(XTASK) labs lab_dpdk
 
 check: ## formatting, lints, house rules, licences
 	@$(SETUP) --quiet --lints

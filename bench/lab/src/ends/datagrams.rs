@@ -61,6 +61,13 @@ pub enum DatagramCommand {
     OpenMemif(Memif),
     /// Learn where the blocks of each set go.
     Deal(LayoutSpec),
+    /// Send back so many frames of so many bytes, one by one.
+    Return {
+        /// How many.
+        rounds: u32,
+        /// The bytes of each, its head included.
+        bytes: usize,
+    },
     /// Receive every frame of one set.
     Take {
         /// The set, counted from 0 in the order of the layout.
@@ -198,6 +205,21 @@ impl Datagrams {
         }
     }
 
+    /// Sends so many frames of so many bytes there and back, one by one. Answers the time of one way.
+    pub fn volley(&mut self, ends: &mut Ends, rounds: u32, bytes: usize) -> Result<f64, LabError> {
+        ends.begin(&Command::Datagram(DatagramCommand::Return { rounds, bytes }))?;
+        let start = Instant::now();
+        for round in 0..rounds {
+            self.side.say(round, bytes)?;
+            self.side.hear(round)?;
+        }
+        let each = nanos(start.elapsed()) / f64::from(2 * rounds.max(1));
+        match ends.settle()? {
+            Reply::Done => Ok(each),
+            other => Err(other.unexpected()),
+        }
+    }
+
     /// Moves every set once.
     pub fn all(&mut self, ends: &mut Ends) -> Result<(), LabError> {
         (0..self.side.sets.len()).try_for_each(|_| self.round(ends).map(drop))
@@ -273,6 +295,15 @@ impl DatagramReceiver {
                 self.side.as_mut().ok_or_else(no_socket)?.deal(spec, |span| span.remote);
                 Ok(Reply::Done)
             }
+            DatagramCommand::Return { rounds, bytes } => {
+                let side = self.side.as_mut().ok_or_else(no_socket)?;
+                say(&Reply::Going)?;
+                for round in 0..rounds {
+                    side.hear(round)?;
+                    side.say(round, bytes)?;
+                }
+                Ok(Reply::Done)
+            }
             DatagramCommand::Take { set, round } => {
                 let side = self.side.as_mut().ok_or_else(no_socket)?;
                 let frames = side.frames(set)?;
@@ -286,6 +317,29 @@ impl DatagramReceiver {
 }
 
 impl Side {
+    /// Sends one frame of so many bytes with this number.
+    fn say(&mut self, number: u32, bytes: usize) -> Result<(), LabError> {
+        let mut silence = Silence::default();
+        while !self.carrier.send(1, &mut |_, frame| {
+            frame[..HEAD_BYTES].fill(0);
+            frame[..4].copy_from_slice(&number.to_le_bytes());
+            bytes.clamp(HEAD_BYTES, frame.len())
+        })? {
+            silence.look(false)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the frame with this number.
+    fn hear(&mut self, number: u32) -> Result<(), LabError> {
+        let (mut is_here, mut silence) = (false, Silence::default());
+        while !is_here {
+            let has_come = self.carrier.receive(&mut |frame| is_here |= frame.starts_with(&number.to_le_bytes()))?;
+            silence.look(has_come)?;
+        }
+        Ok(())
+    }
+
     fn take(&mut self, pool: &Window, set: usize, frames: usize, round: u32) -> Result<(), LabError> {
         let (payload_bytes, round) = (self.payload_bytes(), round.to_le_bytes());
         let Self { carrier, sets, block_bytes, .. } = self;

@@ -7,12 +7,14 @@ use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::{Plan, Span, Submit, Transfer};
 use penstock_datagram_transport::dpdk::DpdkPorts;
 
+use super::arrival::rally;
 use super::rivals::Rival;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::datagrams::Datagrams;
 use crate::ends::memif::Memif;
 use crate::ends::network::Network;
+use crate::ends::rally::{Manner, Rules};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
@@ -75,6 +77,9 @@ const WITH_LOSS: Goal = Goal::RateAtLeast(0.90);
 /// Small writes under way at once.
 const UNDER_WAY: usize = 64;
 const SMALL_BYTES: u64 = 64;
+/// A write whose arrival is waited for, and what it may take beside a bare frame.
+const WORD_BYTES: u64 = 8;
+const LATENCY: Goal = Goal::RatioAtMost(1.5);
 const PATIENCE: Duration = Duration::from_secs(20);
 const IPERF3_BYTES: u64 = 512 << 20;
 
@@ -86,7 +91,9 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
 pub(super) fn measure_over_dpdk(effort: &Effort) -> Result<Vec<Row>, LabError> {
     match DpdkPorts::release() {
         Ok(release) => {
-            let rows = all(effort, Over::Memif)?;
+            let mut rows = all(effort, Over::Memif)?;
+            effort.tell("one small write and its arrival");
+            rows.extend(latency(effort)?);
             Ok(rows.into_iter().map(|row| row.noted(&format!("DPDK {release}, memif"))).collect())
         }
         Err(why) => {
@@ -234,6 +241,46 @@ fn small(effort: &Effort, over: Over, frame_bytes: usize) -> Result<Row, LabErro
         1e3 / each
     );
     Ok(row.noted(&words))
+}
+
+/// Small writes there and back, one by one, between inline engines that look all the time.
+fn latency(effort: &Effort) -> Result<Vec<Row>, LabError> {
+    let pins = Pins::choose();
+    let _stay = Stay::on(&pins.near);
+    let open = |transport, network| {
+        let spec = ends_of(effort, &pins, transport, network);
+        let inline = Progress::Inline;
+        Ends::open(&EndsSpec {
+            progress: inline,
+            target_progress: inline,
+            pool_bytes: 1 << 20,
+            cores: Vec::new(),
+            ..spec
+        })
+    };
+    let [frame_bytes, _] = Over::Memif.frames();
+    let mut engine = open(TransportName::Datagram, Over::Memif.network(frame_bytes))?;
+    let mut udp = open(TransportName::Datagram, Network::default())?;
+    let mut tcp = open(TransportName::Tcp, Network::default())?;
+    // Lends its processes only: its engines meet in shared memory and have nothing to do.
+    let mut lent = open(TransportName::Shm, Network::default())?;
+    let mut bare = Datagrams::open_memif(&mut lent, frame_bytes)?;
+    let rounds = effort.repeat(2_000);
+    let rules = Rules { rounds, bytes: WORD_BYTES, manner: Manner::Poll, pause: Duration::ZERO };
+    let turns = [Turn::Engine, Turn::Bare, Turn::Udp, Turn::Tcp];
+    let times = interleave(effort.limit_of_short(), &turns, |turn| match turn {
+        Turn::Engine => rally(&mut engine, rules),
+        Turn::Udp => rally(&mut udp, rules),
+        Turn::Tcp => rally(&mut tcp, rules),
+        _ => bare.volley(&mut lent, rounds as u32, 2 * WORD_BYTES as usize),
+    })?;
+    let figures = (&times[0][..], "us", 1e3);
+    let rows = [
+        Row::compared(DATAGRAM, figures, ("a frame there and back through a bare queue", &times[1]), LATENCY),
+        Row::compared(DATAGRAM, figures, ("the same over UDP", &times[2]), Goal::Reported),
+        Row::compared(DATAGRAM, figures, ("transport tcp", &times[3]), Goal::Reported),
+    ];
+    Ok(rows.map(|row| row.noted("8 B and their arrival, one way, inline on both sides")).into())
 }
 
 fn ends_of(effort: &Effort, pins: &Pins, transport: TransportName, network: Network) -> EndsSpec {

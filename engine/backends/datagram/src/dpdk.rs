@@ -35,6 +35,9 @@ use crate::port::{BurstSent, Port, PortFacts, Train};
 /// Where nothing comes the link is looked at so often: a client of memif connects then.
 const LINK_EVERY: Duration = Duration::from_millis(250);
 
+/// Questions and answers of one burst that are heard at most: whoever floods the port with them is not served before packets.
+const QUESTIONS_MAX: usize = 8;
+
 /// How a device is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpdkOptions {
@@ -187,7 +190,7 @@ impl DpdkPorts {
             frame_bytes,
             options: options.clone(),
             env: Arc::clone(env),
-            questions: Vec::with_capacity(BURST_MAX),
+            questions: Vec::with_capacity(QUESTIONS_MAX),
             blocked: 0,
             link_at: Timestamp::default(),
         }
@@ -293,7 +296,12 @@ impl Port for DpdkPort {
                     payloads[count] = payload;
                     count += 1;
                 }
-                EthernetFrame::Arp(arp) => self.questions.push(arp),
+                EthernetFrame::Arp(arp) => {
+                    let concerns = arp.is_answer || arp.to == *self.here.address.ip();
+                    if concerns && self.questions.len() < QUESTIONS_MAX {
+                        self.questions.push(arp);
+                    }
+                }
                 _ => {}
             }
         }
