@@ -531,6 +531,13 @@ impl DatagramConnection {
         moments.into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
 
+    /// The carrier takes nothing now: the peer is waited for as if what is to be said had left.
+    pub fn is_held_up(&mut self, now: Timestamp) {
+        if self.has_unsent() {
+            self.silent_since.get_or_insert(now);
+        }
+    }
+
     /// For how long the peer may answer nothing, and what it is then.
     fn silence(&self) -> (Duration, ConnectionError) {
         let patience = self.settings.patience;

@@ -132,7 +132,8 @@ impl Way<'_> {
         self.step("write", found.map(|found| ((), found)))?;
         let found = trips(&engine, &mut client);
         self.step("round trips", found.map(|found| ((), found)))?;
-        if config.transports.allow.contains(&TransportName::Datagram) {
+        // Over a device of DPDK the session above has shown it, and a socket would try another way.
+        if config.transports.allow.contains(&TransportName::Datagram) && config.dpdk.device.is_none() {
             // Of the default transports `tcp` is enough: the way ends at no step but its own.
             self.steps.push(datagrams::step(self.host, options, &config.datagram));
         }

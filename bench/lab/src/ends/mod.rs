@@ -119,7 +119,9 @@ impl Ends {
             return Self::open_there(&near, host);
         }
         let near = end("initiator", spec.progress, spec.workers, &spec.cores);
-        let far = end("target", spec.target_progress, 1, &[]);
+        // memif joins the workers of both sides one by one.
+        let workers = if spec.network.memif.is_some() { spec.workers } else { 1 };
+        let far = end("target", spec.target_progress, workers, &[]);
         if spec.transport == TransportName::Local {
             return Self::open_here(&near, &far);
         }

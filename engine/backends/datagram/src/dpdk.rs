@@ -97,6 +97,16 @@ impl DpdkOptions {
         all.extend(self.more.iter().cloned());
         all
     }
+
+    /// With some arguments DPDK says something and ends the process, or waits for another one.
+    fn check_arguments(&self) -> Result<(), DpdkError> {
+        let is_fatal = |argument: &&String| {
+            let name = argument.split('=').next().unwrap_or_default();
+            !argument.starts_with('-') || ["-h", "--help", "-v", "--version", "--proc-type", "--"].contains(&name)
+        };
+        let fatal = self.more.iter().find(is_fatal).cloned();
+        fatal.map_or(Ok(()), |argument| Err(DpdkError::Argument { argument }))
+    }
 }
 
 /// Why packets cannot go by DPDK.
@@ -111,8 +121,18 @@ pub enum DpdkError {
          the same memory, huge pages and arguments under `dpdk`"
     )]
     OtherArguments { running: String, wanted: String },
-    #[error("DPDK does not start with `{arguments}`: {words}")]
+    #[error(
+        "DPDK does not start with `{arguments}`: {words}; see `dpdk.arguments`, `dpdk.memory_mib`, and for `dpdk.huge_pages` \
+         `penstock doctor hugepages dpdk`"
+    )]
     Start { arguments: String, words: String },
+    #[error("`{argument}` under `dpdk.arguments` would not start DPDK for this process: leave it out")]
+    Argument { argument: String },
+    #[error(
+        "there is no memory for the buffers of {device}: {words}; raise `dpdk.memory_mib` ({has}), or choose less of `dpdk.queue_packets` or \
+         `dpdk.mtu`"
+    )]
+    Memory { device: String, has: u32, words: String },
     #[error("another engine of this process has the device {device}: see `dpdk.device`")]
     InUse { device: String },
     #[error("the device {device} cannot be opened: {words}; see `dpdk.device`")]

@@ -370,6 +370,9 @@ impl Connections {
         if endpoint.connection.is_under_way() {
             *moved_at = now;
         }
+        if sent == BurstSent::Blocked {
+            endpoint.connection.is_held_up(now);
+        }
         endpoint.due = endpoint.connection.deadline();
         if sent == BurstSent::Blocked {
             let is_deaf = port.descriptor().is_none();

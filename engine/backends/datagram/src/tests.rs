@@ -587,3 +587,13 @@ fn a_session_of_which_no_packet_comes_ends_within_a_second_or_so() {
     let why = sides[0].lane.as_ref().unwrap().why_broken().unwrap();
     assert!(why.contains(&address(1).to_string()) && why.contains("let UDP pass"), "{why}");
 }
+
+#[test]
+fn a_session_whose_ports_take_nothing_ends_as_soon() {
+    let (model, mut sides) = joined();
+    model.0.lock().unwrap().is_blocked = true;
+    run(&model, &mut sides, 900 * MS);
+    assert_eq!(sides.each_ref().map(|side| side.fault), [None; 2]);
+    run(&model, &mut sides, 200 * MS);
+    assert_eq!(sides.each_ref().map(|side| side.fault), [Some(LaneFault(Cause::NoPath)); 2]);
+}

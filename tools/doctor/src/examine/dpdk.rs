@@ -27,9 +27,17 @@ fn ok(name: &'static str, found: impl Into<String>) -> Finding {
 /// What engines reach DPDK through.
 fn shim(host: &Host) -> Finding {
     const NAME: &str = "shim";
-    match host.try_call(Call::DpdkShim) {
-        Ok(release) => ok(NAME, format!("the library between Penstock and DPDK opens, built for {release}")),
-        Err(refusal) => missing(NAME, refusal.to_string())
+    let seen = host.try_call(Call::DpdkShim);
+    let why = match &seen {
+        Ok(words) => words.strip_prefix("absent ").map(str::to_owned),
+        Err(refusal) => Some(refusal.to_string()),
+    };
+    match why {
+        None => {
+            let release = seen.unwrap_or_default();
+            ok(NAME, format!("the library between Penstock and DPDK opens, built for {release}"))
+        }
+        Some(why) => missing(NAME, why)
             .means("no engine sends through DPDK, virtual devices included")
             .mend(host.as_root("make dpdk   # in Penstock's sources; then set PENSTOCK_DPDK_SHIM as it says")),
     }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use penstock::memory::{MemoryError, Segment, probe};
 use penstock::transport::host::{mailbox_bytes, owner_state_bytes, ring_segment_bytes};
-use penstock_dpdk_shim::Shim;
+use penstock_dpdk_shim::{Shim, ShimUnusable};
 use penstock_verbs_sys::NotHere;
 use rustix::io::Errno;
 use rustix::net::{
@@ -40,7 +40,7 @@ pub enum Call {
     IoUring,
     /// Opening the RDMA libraries and asking them for devices. Answers with what they have.
     RdmaLibraries,
-    /// Opening the library between Penstock and DPDK. Answers with the release of DPDK.
+    /// Opening the library between Penstock and DPDK. Answers with the release of DPDK, or `absent` and why.
     DpdkShim,
 }
 
@@ -196,8 +196,9 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
         }
         Call::RdmaLibraries => return Ok(rdma_libraries()),
         Call::DpdkShim => {
-            let shim = Shim::find().map_err(|unusable| Refusal::Untried(unusable.to_string().replace('\n', " ")))?;
-            return Ok(shim.release());
+            // What the loader says may go over several lines.
+            let absent = |unusable: ShimUnusable| format!("absent {}", unusable.to_string().replace('\n', " "));
+            return Ok(Shim::find().map_or_else(absent, Shim::release));
         }
     }
     Ok(String::new())

@@ -1,6 +1,8 @@
 //! A device of DPDK: a card's port or a virtual one, with a queue pair for each worker.
 
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use penstock_core::config::network::Mac;
@@ -33,13 +35,17 @@ fn own_mac(ip: Ipv4Addr) -> Mac {
     Mac([2, 0, a, b, c, d])
 }
 
-/// What memif takes in one piece where nothing else is said.
+/// What memif takes in one piece, and its MTU, where nothing else is said.
 const MEMIF_PIECE: usize = 2048;
+const MEMIF_MTU: u16 = 1500;
+/// A longer one is refused for itself.
+const MTU_MAX: usize = 64_000 + ETHERNET_BYTES;
 
 /// What memif copies of a packet goes in one piece, so that its receiver need not put it together: the piece is made as long as a packet, or
 /// is refused where it was chosen shorter.
 fn with_pieces(options: &DpdkOptions) -> Result<String, DpdkError> {
-    let (device, wanted) = (&options.device, usize::from(options.mtu) + ETHERNET_BYTES);
+    let mtu = if options.mtu == 0 { MEMIF_MTU } else { options.mtu };
+    let (device, wanted) = (&options.device, usize::from(mtu) + ETHERNET_BYTES);
     if !device.starts_with("net_memif") {
         return Ok(device.clone());
     }
@@ -48,15 +54,36 @@ fn with_pieces(options: &DpdkOptions) -> Result<String, DpdkError> {
         Some(piece) if piece.parse().is_ok_and(|piece: usize| piece < wanted) => {
             Err(DpdkError::Piece { device: device.clone(), wanted })
         }
-        None if wanted > MEMIF_PIECE => Ok(format!("{device},bsize={}", wanted.next_multiple_of(64))),
+        None if (MEMIF_PIECE..=MTU_MAX).contains(&wanted) => {
+            Ok(format!("{device},bsize={}", wanted.next_multiple_of(64)))
+        }
         _ => Ok(device.clone()),
     }
+}
+
+/// A server of memif that was killed leaves the file of its socket, and the next one could not make it. Nobody listens at such a file.
+fn remove_stale_socket(device: &str) {
+    let its = |wanted: &str| device.split(',').find_map(|argument| argument.strip_prefix(wanted));
+    if let Some(path) = its("socket=")
+        && is_memif_server(device)
+        && its("socket-abstract=") == Some("no")
+        && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        && let Err(error) = std::fs::remove_file(path)
+    {
+        tracing::warn!(path, %error, "the socket of a memif that is no more cannot be removed");
+    }
+}
+
+/// Whether this is the end of a memif that waits for the other.
+fn is_memif_server(device: &str) -> bool {
+    device.starts_with("net_memif") && device.split(',').any(|role| ["role=server", "role=master"].contains(&role))
 }
 
 impl Device {
     /// Starts DPDK if this process has not, and opens the device with so many queue pairs.
     pub(super) fn open(options: &DpdkOptions) -> Result<Arc<Self>, DpdkError> {
         let (eal, text) = (eal::start(options)?, with_pieces(options)?);
+        remove_stale_socket(&options.device);
         eal.add(&text, options.queues, |port| Self::set_up(eal, port, options).map(Arc::new))
     }
 
@@ -79,8 +106,7 @@ impl Device {
         if mtu > facts.mtu_max {
             return Err(DpdkError::Mtu { device: device(), wanted: mtu, most: facts.mtu_max });
         }
-        let role = |argument: &str| ["role=server", "role=master"].contains(&argument);
-        let is_client = facts.driver() == "net_memif" && !options.device.split(',').any(role);
+        let is_client = facts.driver() == "net_memif" && !is_memif_server(&options.device);
         let how = ShimOptions {
             queues,
             receive_packets: queue_packets,
@@ -90,6 +116,10 @@ impl Device {
         };
         // SAFETY: these are options.
         let answered = unsafe { eal.shim.penstock_dpdk_open(port, &raw const how) };
+        if answered == -libc::ENOMEM {
+            let words = eal::words(eal.shim, answered);
+            return Err(DpdkError::Memory { device: device(), has: options.memory_mib, words });
+        }
         if answered < 0 {
             return Err(failed(answered));
         }
@@ -127,5 +157,68 @@ impl Drop for Device {
     fn drop(&mut self) {
         // The last of its queues has given all buffers back.
         self.eal.remove(self.port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn options(device: &str, mtu: u16) -> DpdkOptions {
+        DpdkOptions {
+            device: device.to_owned(),
+            network: "10.0.9.1/24".parse().unwrap(),
+            port: 7401,
+            neighbours: Vec::new(),
+            mtu,
+            queues: 1,
+            queue_packets: 512,
+            memory_mib: 256,
+            huge_pages: false,
+            more: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_piece_of_memif_holds_a_packet() {
+        let pieces = |device: &str, mtu| with_pieces(&options(device, mtu)).ok();
+        assert_eq!(pieces("net_memif0", 0).unwrap(), "net_memif0");
+        assert_eq!(pieces("net_memif0", 9000).unwrap(), "net_memif0,bsize=9024");
+        assert_eq!(pieces("net_memif0,bsize=9014", 9000).unwrap(), "net_memif0,bsize=9014");
+        assert_eq!(pieces("net_memif0,bsize=9013", 9000), None);
+        assert_eq!(pieces("net_memif0,bsize=64", 0), None);
+        assert_eq!(pieces("net_af_packet0,iface=a", 9000).unwrap(), "net_af_packet0,iface=a");
+    }
+
+    #[test]
+    fn arguments_that_would_end_the_process_are_refused() {
+        for (argument, is_fine) in [
+            ("--log-level=lib.eal:debug", true),
+            ("--help", false),
+            ("-h", false),
+            ("--proc-type=secondary", false),
+            ("--", false),
+            ("abc", false),
+        ] {
+            let options = DpdkOptions { more: vec![argument.to_owned()], ..options("net_memif0", 0) };
+            assert_eq!(options.check_arguments().is_ok(), is_fine, "{argument}");
+        }
+    }
+
+    #[test]
+    fn a_socket_at_which_nobody_listens_is_removed() {
+        let path = std::env::temp_dir().join(format!("penstock-stale-{}", std::process::id()));
+        let device = format!("net_memif0,role=server,socket-abstract=no,socket={}", path.display());
+        let listener = UnixListener::bind(&path).unwrap();
+        remove_stale_socket(&device);
+        assert!(path.exists(), "somebody listens");
+        drop(listener);
+        remove_stale_socket(&device.replace("server", "client"));
+        assert!(path.exists(), "it is not this end's");
+        remove_stale_socket(&device);
+        assert!(!path.exists());
+        remove_stale_socket(&device);
     }
 }

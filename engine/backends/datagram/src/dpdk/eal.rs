@@ -76,6 +76,7 @@ fn forget_words() {
 
 /// Starts DPDK as these options have it, or answers what this process runs already.
 pub(super) fn start(options: &DpdkOptions) -> Result<&'static Eal, DpdkError> {
+    options.check_arguments()?;
     let (shim, arguments) = (Shim::find()?, options.arguments());
     let mut started = lock(&STARTED);
     let failed = |arguments: &[String], words| DpdkError::Start { arguments: arguments.join(" "), words };

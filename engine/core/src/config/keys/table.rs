@@ -235,7 +235,7 @@ pub const KEYS: &[KeyDoc] = &[
         what: "The device whose queues carry the packets of the transport `datagram` instead of UDP sockets, as DPDK's `--vdev` or \
                `--allow` names it: `0000:3b:00.0`, `net_memif0,role=server,socket=/run/x.sock`; or `ring:NAME/0` and `ring:NAME/1` for two engines of one process. It is opened when the engine starts. \
                `null`: sockets.",
-        more_costs: "The device is the engine's alone; where no packet wakes anybody, an idle worker looks every 100 µs (`busy`: always).",
+        more_costs: "The device is the engine's alone; where no packet wakes anybody, an idle worker looks every millisecond (`busy`: always).",
         less_costs: "The kernel's part of every packet.",
     },
     KeyDoc {
