@@ -163,7 +163,7 @@ fn dpdk(config: &Config, env: &Arc<dyn TransportEnv>) -> Result<Option<OpenPort>
     let Some(options) = DpdkOptions::of(config) else { return Ok(None) };
     let ports =
         DpdkPorts::open(options, Arc::clone(env)).map_err(|error| StartError::Dpdk { why: error.to_string() })?;
-    Ok(Some(Arc::new(move |worker| Ok(Box::new(ports.port(worker))))))
+    Ok(Some(Arc::new(move |worker| Ok(Box::new(ports.port(worker)?)))))
 }
 
 /// What opens the socket of a worker.

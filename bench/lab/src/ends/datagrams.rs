@@ -63,7 +63,7 @@ pub enum DatagramCommand {
     Deal(LayoutSpec),
     /// Send back so many frames of so many bytes, one by one.
     Return {
-        /// How many.
+        /// As many as the initiator sends.
         rounds: u32,
         /// The bytes of each, its head included.
         bytes: usize,

@@ -71,7 +71,7 @@ pub(super) fn start(config: Config, loss_ppm: u32, needs_checksums: bool) -> Res
         let opens_at_start = device.is_some();
         let open: OpenPort = Arc::new(move |worker| {
             let inner: Box<dyn Port> = match &device {
-                Some(device) => Box::new(device.port(worker)),
+                Some(device) => Box::new(device.port(worker)?),
                 None => {
                     let bind = SocketAddr::from(([127, 0, 0, 1], 0));
                     let usual = UdpOptions { bind, receive_bytes: 0, send_bytes: 0, segmentation: true };

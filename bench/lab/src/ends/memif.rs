@@ -37,7 +37,7 @@ impl Memif {
         Self { socket: format!("penstock-lab-{}-{number}", std::process::id()), frame_bytes, is_server: true }
     }
 
-    /// Its other end.
+    /// The end that the other process has.
     #[must_use]
     pub fn other(&self) -> Self {
         Self { is_server: !self.is_server, ..self.clone() }

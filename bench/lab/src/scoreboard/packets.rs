@@ -28,7 +28,7 @@ use crate::workload::Workload;
 
 const DATAGRAM: &str = "datagram";
 
-/// What carries packets.
+/// What carries packets between the two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     /// Sockets, over loopback.
@@ -46,7 +46,7 @@ impl Over {
         }
     }
 
-    /// The comparator.
+    /// What the engine is held against, in words.
     fn bare(self) -> &'static str {
         match self {
             Self::Udp => "sendmsg and recvmsg of the same frames",

@@ -133,6 +133,8 @@ pub enum DpdkError {
          `dpdk.mtu`"
     )]
     Memory { device: String, has: u32, words: String },
+    #[error("the device {device} has no queue pair for worker {worker}, or it was given out already")]
+    Taken { device: String, worker: usize },
     #[error("another engine of this process has the device {device}: see `dpdk.device`")]
     InUse { device: String },
     #[error("the device {device} cannot be opened: {words}; see `dpdk.device`")]
@@ -186,12 +188,13 @@ impl DpdkPorts {
     }
 
     /// The bare queues of this worker, in place of its port.
-    pub fn queue(&self, worker: usize) -> Queue {
-        Queue::new(Arc::clone(&self.device), worker as u16)
+    pub fn queue(&self, worker: usize) -> Result<Queue, DpdkError> {
+        let taken = || DpdkError::Taken { device: self.options.device.clone(), worker };
+        Queue::take(&self.device, worker as u16).ok_or_else(taken)
     }
 
-    /// The port of this worker. It is asked for once.
-    pub fn port(&self, worker: usize) -> DpdkPort {
+    /// The port of this worker, which it alone has.
+    pub fn port(&self, worker: usize) -> Result<DpdkPort, DpdkError> {
         let Self { device, options, env } = self;
         let address = SocketAddrV4::new(options.network.address, options.port + worker as u16);
         let frame_bytes = (usize::from(device.mtu) - IP_HEADERS_BYTES).min(FRAME_BYTES_MAX);
@@ -203,8 +206,8 @@ impl DpdkPorts {
             joins_equal: false,
             pairs_workers: device.is_within_host(),
         };
-        DpdkPort {
-            queue: self.queue(worker),
+        Ok(DpdkPort {
+            queue: self.queue(worker)?,
             facts,
             here: FlowEnd { mac: device.mac, address },
             frame_bytes,
@@ -213,7 +216,7 @@ impl DpdkPorts {
             questions: Vec::with_capacity(QUESTIONS_MAX),
             blocked: 0,
             link_at: Timestamp::default(),
-        }
+        })
     }
 }
 

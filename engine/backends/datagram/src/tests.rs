@@ -37,6 +37,8 @@ struct Wire {
     to: [VecDeque<Vec<u8>>; 2],
     /// All packets there ever were, each with the side it was sent to.
     seen: Vec<(usize, Vec<u8>)>,
+    /// Nothing tells that a packet has come.
+    is_deaf: bool,
     /// The ports take no more.
     is_blocked: bool,
     /// Every packet vanishes between the ports.
@@ -122,7 +124,7 @@ impl Port for ModelPort {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+        (!self.model.0.lock().unwrap().is_deaf).then(|| self.bell.as_fd())
     }
 }
 
@@ -586,6 +588,27 @@ fn a_session_of_which_no_packet_comes_ends_within_a_second_or_so() {
     assert_eq!(sides.each_ref().map(|side| side.fault), [Some(LaneFault(Cause::NoPath)); 2]);
     let why = sides[0].lane.as_ref().unwrap().why_broken().unwrap();
     assert!(why.contains(&address(1).to_string()) && why.contains("let UDP pass"), "{why}");
+}
+
+#[test]
+fn a_worker_that_no_packet_wakes_stays_awake_and_then_looks_ever_less_often() {
+    let (model, mut sides) = session();
+    model.0.lock().unwrap().is_deaf = true;
+    let key = sides[1].key();
+    sides[0].post(Direction::Write, key, 1, Span { local: 0, remote: 0, len: 100 }).unwrap();
+    // A nap of a part of it would be long enough to be one.
+    run(&model, &mut sides, MS * 2 / 5);
+    let now = model.now();
+    assert_eq!(sides.each_mut().map(|side| side.driver.rest(now)), [Rest::Busy; 2]);
+    for (longer, nap) in [(2 * MS, MS / 2), (100 * MS, MS)] {
+        run(&model, &mut sides, longer);
+        let now = model.now();
+        for side in &mut sides {
+            let Rest::Until(until) = side.driver.rest(now) else { panic!("it sleeps") };
+            let found = until.since(now);
+            assert!((nap * 3 / 4..=nap * 5 / 4).contains(&found), "{found:?} after {longer:?} more");
+        }
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ const DEVICES_MAX: usize = 8;
 /// The most stations that are named, and the most arguments.
 const NEIGHBOURS_MAX: usize = 1024;
 const ARGUMENTS_MAX: usize = 64;
-/// The longest argument.
+/// Bytes of an argument at most: several times a memif with a long path.
 const ARGUMENT_BYTES_MAX: usize = 1024;
 /// The kernel's names are shorter.
 const DEVICE_BYTES_MAX: usize = 64;

@@ -112,33 +112,26 @@ impl FromStr for Neighbour {
     }
 }
 
-impl From<Ipv4Network> for String {
-    fn from(network: Ipv4Network) -> Self {
-        network.to_string()
-    }
+/// Types that a configuration has as text.
+macro_rules! as_text {
+    ($($kind:ty),+) => {
+        $(impl From<$kind> for String {
+            fn from(value: $kind) -> Self {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $kind {
+            type Error = NoStation;
+
+            fn try_from(text: String) -> Result<Self, NoStation> {
+                text.parse()
+            }
+        })+
+    };
 }
 
-impl TryFrom<String> for Ipv4Network {
-    type Error = NoStation;
-
-    fn try_from(text: String) -> Result<Self, NoStation> {
-        text.parse()
-    }
-}
-
-impl From<Neighbour> for String {
-    fn from(neighbour: Neighbour) -> Self {
-        neighbour.to_string()
-    }
-}
-
-impl TryFrom<String> for Neighbour {
-    type Error = NoStation;
-
-    fn try_from(text: String) -> Result<Self, NoStation> {
-        text.parse()
-    }
-}
+as_text!(Ipv4Network, Neighbour);
 
 #[cfg(test)]
 mod tests {

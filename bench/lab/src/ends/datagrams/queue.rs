@@ -27,7 +27,8 @@ impl BareQueue {
         // Some of the memory between them holds what was read and not given back.
         let window = usize::from(options.queue_packets) - BURST_MAX;
         let ports = DpdkPorts::open(options, Arc::new(SystemEnv)).map_err(LabError::refused("open a bare queue"))?;
-        Ok(Self { queue: ports.queue(0), frame_bytes: memif.frame_bytes, window })
+        let queue = ports.queue(0).map_err(LabError::refused("open a bare queue"))?;
+        Ok(Self { queue, frame_bytes: memif.frame_bytes, window })
     }
 
     /// Waits for the other end.

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use penstock_core::config::network::Mac;
@@ -27,6 +28,8 @@ pub(super) struct Device {
     /// Bytes of an IP packet at most.
     pub(super) mtu: u16,
     pub(super) neighbours: Mutex<Neighbours>,
+    /// Which of its queue pairs somebody has.
+    pub(super) taken: Box<[AtomicBool]>,
 }
 
 /// Of a device without one: a station of nobody's, named by the IP address.
@@ -131,6 +134,7 @@ impl Device {
             mac: if mac.is_station() { mac } else { own_mac(options.network.address) },
             mtu: if mtu == 0 { facts.mtu } else { mtu },
             neighbours: Mutex::new(Neighbours::new(&options.neighbours)),
+            taken: (0..queues).map(|_| AtomicBool::new(false)).collect(),
         })
     }
 

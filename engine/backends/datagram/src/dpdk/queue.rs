@@ -1,6 +1,7 @@
 //! One queue pair of a device: bursts of frames, in DPDK's buffers.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use penstock_dpdk_shim::DpdkPacket;
 
@@ -24,14 +25,22 @@ pub struct Queue {
     pub(super) dropped: u64,
 }
 
-// SAFETY: the buffers are this queue's alone until they are given back, by whatever thread.
+// SAFETY: nobody else has this queue pair, and the buffers are its alone until they are given back, by whatever thread.
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// Queue pair number `queue` of a device, which nobody else uses.
-    pub(super) fn new(device: Arc<Device>, queue: u16) -> Self {
+    /// Queue pair number `queue` of a device; none: it has fewer, or somebody has this one.
+    pub(super) fn take(device: &Arc<Device>, queue: u16) -> Option<Self> {
+        let was_taken = device.taken.get(usize::from(queue))?.swap(true, Ordering::Acquire);
         let burst = || Vec::with_capacity(BURST_MAX);
-        Self { device, queue, empty: burst(), kept: burst(), arrived: burst(), dropped: 0 }
+        (!was_taken).then(|| Self {
+            device: Arc::clone(device),
+            queue,
+            empty: burst(),
+            kept: burst(),
+            arrived: burst(),
+            dropped: 0,
+        })
     }
 
     /// Takes frames that have come in place of those before, which are given back.
@@ -134,5 +143,6 @@ impl Drop for Queue {
                 give_back(&self.device, packets);
             }
         }
+        self.device.taken[usize::from(self.queue)].store(false, Ordering::Release);
     }
 }
