@@ -31,6 +31,7 @@ unsafe impl Send for Queue {}
 impl Queue {
     /// Queue pair number `queue` of a device; none: it has fewer, or somebody has this one.
     pub(super) fn take(device: &Arc<Device>, queue: u16) -> Option<Self> {
+        // SYNC dpdk-queue-taken: pairs with the store in `Queue::drop`.
         let was_taken = device.taken.get(usize::from(queue))?.swap(true, Ordering::Acquire);
         let burst = || Vec::with_capacity(BURST_MAX);
         (!was_taken).then(|| Self {
@@ -143,6 +144,7 @@ impl Drop for Queue {
                 give_back(&self.device, packets);
             }
         }
+        // SYNC dpdk-queue-taken: pairs with the swap in `Queue::take`.
         self.device.taken[usize::from(self.queue)].store(false, Ordering::Release);
     }
 }
