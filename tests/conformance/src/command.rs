@@ -119,10 +119,12 @@ pub enum Command {
         /// By when.
         within_ms: u64,
     },
-    /// Fill a region with the pattern of a seed, wait, and look whether it is still that. Answered by `Yes`.
+    /// Fill a region with the pattern of a seed, wait, and look whether parts of it are still that. Answered by `Yes`.
     FillAndWatch {
         /// Its label.
         label: String,
+        /// The parts, in whole pages: offset and length.
+        extents: Vec<(u64, u64)>,
         /// The seed.
         seed: u64,
         /// How long to wait.

@@ -98,8 +98,11 @@ fn make_interface(spec: &EngineSpec) -> String {
     let folder = Path::new(&spec.folder);
     let (bridge, on_bridge, of_device) =
         (make_bridge(folder), interface(folder, spec.place, 'b'), interface(folder, spec.place, 'd'));
+    // DPDK's driver gives its sockets a number that nobody else of this host may have: the process's xor the interface's, in 16 bits.
+    // So interfaces differ there only where one process has several.
+    let index = (u32::from(number(folder)) << 16 | u32::from(spec.place) << 12) & i32::MAX as u32;
     // It is there where this engine has lived before.
-    ip(&["link", "add", &on_bridge, "type", "veth", "peer", "name", &of_device]);
+    ip(&["link", "add", &on_bridge, "type", "veth", "peer", "name", &of_device, "index", &index.to_string()]);
     set_up(&on_bridge);
     assert!(ip(&["link", "set", &of_device, "arp", "off"]), "{of_device} is there");
     let forwarding = format!("/proc/sys/net/ipv4/conf/{of_device}/forwarding");

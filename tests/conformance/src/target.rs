@@ -161,12 +161,16 @@ impl Target {
                 let held = self.region(&label)?.deregister(Duration::from_millis(within_ms))?;
                 Reply::Quiesced(held.is_quiesced())
             }
-            Command::FillAndWatch { label, seed, hold_ms } => {
+            Command::FillAndWatch { label, extents, seed, hold_ms } => {
                 let window = self.region(&label)?.window();
                 pattern::fill(window, seed);
                 std::thread::sleep(Duration::from_millis(hold_ms));
                 let expected = pattern::digests(&pattern::bytes(seed, 0, window.len() as usize));
-                Reply::Yes(pattern::window_digests(window) == expected)
+                let found = pattern::window_digests(window);
+                let pages = |(offset, len): (u64, u64)| {
+                    offset as usize / pattern::PAGE..(offset + len) as usize / pattern::PAGE
+                };
+                Reply::Yes(extents.into_iter().map(pages).all(|pages| found[pages.clone()] == expected[pages]))
             }
             Command::Peers => Reply::Names(self.engine()?.peers().iter().map(|peer| peer.name().to_string()).collect()),
             Command::Watch { peer } => {

@@ -127,7 +127,7 @@ fn assert_stays(stage: &mut Stage, transfer: &Transfer) {
     let fault = fault_of(transfer);
     assert!(begun.elapsed() < SLACK, "its end came {:?} after the answer", begun.elapsed());
     assert_eq!((fault.cause, fault.notified), (Cause::Cancelled, Notified::No));
-    let watch = Command::FillAndWatch { label: "kv".to_owned(), seed: 77, hold_ms: 20 };
+    let watch = Command::FillAndWatch { label: "kv".to_owned(), extents: vec![(0, large)], seed: 77, hold_ms: 20 };
     assert_eq!(stage.ask(0, watch), crate::command::Reply::Yes(true), "bytes landed after the answer");
     assert_eq!(stage.take_notes(0, 1, Duration::from_millis(10)), []);
     // The source is as it was, and free to be used again.

@@ -37,8 +37,10 @@ pub fn revoke_while_a_transfer_moves(setting: &Setting) {
         let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
         let transfers = burst::begin(&stage, at_once, || stage.submit(stage.peer(), &plan, Submit::new()));
         let neighbour = stage.submit(stage.peer(), &beside, Submit::new());
-        assert_eq!(stage.ask(0, revoke(&[(large - 8192, 4096), (0, large / 2)])), Reply::Quiesced(true));
-        let watch = Command::FillAndWatch { label: KV.to_owned(), seed: 77, hold_ms: 10 };
+        let revoked = vec![(large - 8192, 4096), (0, large / 2)];
+        assert_eq!(stage.ask(0, revoke(&revoked)), Reply::Quiesced(true));
+        // Beside them a part that was under way may land: it is nobody's concern.
+        let watch = Command::FillAndWatch { label: KV.to_owned(), extents: revoked, seed: 77, hold_ms: 10 };
         assert_eq!(stage.ask(0, watch), Reply::Yes(true), "bytes landed after the answer");
         let caught = any_cut_by(Cause::RevokedByPeer, &transfers);
         assert_eq!(neighbour.wait().unwrap().bytes, 4 << 20, "another region is not affected");
@@ -200,7 +202,8 @@ pub fn deregister_while_a_transfer_moves(setting: &Setting) {
         let transfers = burst::begin(&stage, at_once, || stage.submit(stage.peer(), &plan, Submit::new()));
         let gone = Command::Deregister { label: "passing".to_owned(), within_ms: 5000 };
         assert_eq!(stage.ask(0, gone), Reply::Quiesced(true));
-        let watch = Command::FillAndWatch { label: "passing".to_owned(), seed: 77, hold_ms: 10 };
+        let watch =
+            Command::FillAndWatch { label: "passing".to_owned(), extents: vec![(0, large)], seed: 77, hold_ms: 10 };
         assert_eq!(stage.ask(0, watch), Reply::Yes(true), "bytes landed after the answer");
         let caught = any_cut_by(Cause::RevokedByPeer, &transfers);
         let fault = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
