@@ -28,6 +28,9 @@ pub(super) const HOPS_ROLE: &str = "hops";
 
 /// The longest sleep of an inline target; a bell that was lost costs no more than this.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// An inline target that is busy looks for a command after so many turns, and does not wait for one.
+const LOOK_EVERY: u32 = 64;
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// What a program does that was started with [`ARGUMENT`]; `arguments` are those after it.
 pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
@@ -110,15 +113,19 @@ fn wait_for_input(end: &End) -> Result<(), LabError> {
     }
     let input = std::io::stdin();
     let longest = Timespec::try_from(SLEEP_MAX).ok();
+    let mut turns = 0_u32;
     loop {
-        while end.turn()? {}
-        if end.engine.arm().map_err(LabError::refused("arm an inline engine"))? == Armed::Busy {
+        let arm = || end.engine.arm().map_err(LabError::refused("arm an inline engine"));
+        let is_busy = end.turn()? || arm()? == Armed::Busy;
+        turns = turns.wrapping_add(1);
+        // Who waits for the initiator, and wakes itself to look, is busy for as long as that waits for an answer to its command.
+        if is_busy && !turns.is_multiple_of(LOOK_EVERY) {
             continue;
         }
         let event_fd = end.engine.event_fd();
         let mut fds = [PollFd::new(&input, PollFlags::IN), PollFd::from_borrowed_fd(event_fd, PollFlags::IN)];
         // Interrupted: look again.
-        let _ = poll(&mut fds, longest.as_ref());
+        let _ = poll(&mut fds, if is_busy { Some(&NO_TIME) } else { longest.as_ref() });
         if !fds[0].revents().is_empty() {
             return Ok(());
         }

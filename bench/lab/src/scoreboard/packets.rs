@@ -247,16 +247,17 @@ fn small(effort: &Effort, over: Over, frame_bytes: usize) -> Result<Row, LabErro
 fn latency(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let pins = Pins::choose();
     let _stay = Stay::on(&pins.near);
+    let rounds = effort.repeat(2_000);
+    let rules = Rules { rounds, bytes: WORD_BYTES, manner: Manner::Poll, pause: Duration::ZERO };
     let open = |transport, network| {
         let spec = ends_of(effort, &pins, transport, network);
         let inline = Progress::Inline;
-        Ends::open(&EndsSpec {
-            progress: inline,
-            target_progress: inline,
-            pool_bytes: 1 << 20,
-            cores: Vec::new(),
-            ..spec
-        })
+        let spec =
+            EndsSpec { progress: inline, target_progress: inline, pool_bytes: 1 << 20, cores: Vec::new(), ..spec };
+        let mut ends = Ends::open(&spec)?;
+        // Nobody turns this end while others are opened, and a peer of which not one packet has come is soon given up.
+        rally(&mut ends, Rules { rounds: 10, ..rules })?;
+        Ok::<_, LabError>(ends)
     };
     let [frame_bytes, _] = Over::Memif.frames();
     let mut engine = open(TransportName::Datagram, Over::Memif.network(frame_bytes))?;
@@ -265,8 +266,6 @@ fn latency(effort: &Effort) -> Result<Vec<Row>, LabError> {
     // Lends its processes only: its engines meet in shared memory and have nothing to do.
     let mut lent = open(TransportName::Shm, Network::default())?;
     let mut bare = Datagrams::open_memif(&mut lent, frame_bytes)?;
-    let rounds = effort.repeat(2_000);
-    let rules = Rules { rounds, bytes: WORD_BYTES, manner: Manner::Poll, pause: Duration::ZERO };
     let turns = [Turn::Engine, Turn::Bare, Turn::Udp, Turn::Tcp];
     let times = interleave(effort.limit_of_short(), &turns, |turn| match turn {
         Turn::Engine => rally(&mut engine, rules),
