@@ -58,11 +58,43 @@ pub struct Piece {
     pub len: u32,
 }
 
+/// Bytes of this side's memory, named by their address: whoever lends them vouches that they stay until they have left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct LentPiece {
+    pub address: u64,
+    pub len: u64,
+}
+
+/// Room for one packet.
+#[derive(Debug)]
+pub struct PacketRoom<'a> {
+    pub bytes: &'a mut [u8],
+    /// Memory that leaves from where it lies, behind what is written; none: all bytes are written.
+    pub lent: Option<&'a mut Vec<LentPiece>>,
+}
+
+impl PacketRoom<'_> {
+    /// The same room for a while.
+    pub fn reborrow(&mut self) -> PacketRoom<'_> {
+        PacketRoom { bytes: self.bytes, lent: self.lent.as_deref_mut() }
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for PacketRoom<'a> {
+    fn from(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, lent: None }
+    }
+}
+
 /// What a connection asks of its own side: bytes to and from memory, and what to tell the application. Operations are named by
 /// their numbers; those of the peer have numbers of their own.
 pub trait LocalSide {
     /// Copies bytes that leave. An error ends the operation.
     fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
+
+    /// Names bytes that leave from where they lie, before anything else is asked of this side. An error ends the operation.
+    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause>;
 
     /// Bytes of a WRITE of this side will be gathered soon.
     fn prefetch(&mut self, operation: u64, piece: Piece) {

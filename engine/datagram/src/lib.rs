@@ -28,6 +28,7 @@ pub mod wire;
 mod tests;
 
 pub use connection::{
-    ConnectionError, ConnectionSettings, DatagramConnection, LocalSide, OutgoingOp, PacketFate, Piece,
+    ConnectionError, ConnectionSettings, DatagramConnection, LentPiece, LocalSide, OutgoingOp, PacketFate, PacketRoom,
+    Piece,
 };
 pub use keys::{ConnectionKeys, HalfKey};

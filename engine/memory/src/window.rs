@@ -73,6 +73,13 @@ impl Window {
         self.base.as_ptr()
     }
 
+    /// The address of `len` bytes at `offset`, for backends that hand it to a kernel or a driver, as for [`Window::as_ptr`].
+    #[inline]
+    pub fn address_of(&self, offset: u64, len: u64) -> Result<u64, AccessError> {
+        self.check(offset, len)?;
+        Ok(self.base_address() + offset)
+    }
+
     /// The part of `len` bytes at `offset`, or `None` when it leaves the window.
     pub fn slice(&self, offset: u64, len: u64) -> Option<Self> {
         self.check(offset, len).ok()?;

@@ -40,6 +40,10 @@
 #define LOOKS_DOWN 1
 /* Packets that wait in one direction of a ring. */
 #define RING_PACKETS 1024
+/* Pieces of lent memory that one packet has at most. */
+#define LENT_MAX 64u
+/* Pieces of lent memory of one burst that have a buffer. */
+#define LENT_PIECES 1024
 /* Ethernet's header, with one VLAN tag, and its checksum. */
 #define ETHERNET_BYTES (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 4)
 
@@ -50,6 +54,9 @@ static_assert(sizeof(struct penstock_dpdk_packet) == 24, "packet");
 
 static penstock_dpdk_log log_line;
 static struct rte_mempool *pools[RTE_MAX_ETHPORTS];
+/* Buffers without room, each for one piece of lent memory, and what they share: it is never free, as it is not DPDK's. */
+static struct rte_mempool *lent_pools[RTE_MAX_ETHPORTS];
+static struct rte_mbuf_ext_shared_info lent_info[RTE_MAX_ETHPORTS];
 /* Whether a port moves packets, and whether it waits for its other end where that is not there. */
 static uint8_t is_started[RTE_MAX_ETHPORTS], waits[RTE_MAX_ETHPORTS];
 /* Looks at a link that was down since the port was started; as many as there may be if it was up since. */
@@ -154,19 +161,26 @@ int penstock_dpdk_add(const char *device, uint16_t queues)
     return port < RTE_MAX_ETHPORTS ? port : -ENODEV;
 }
 
-/* Finds out at which socket the driver of a memif device meets others. Returns whether it is one. */
-static int memif_socket(uint16_t port, struct sockaddr_un *socket)
+/* An argument of a memif device, or what it is unless given. Returns whether it is such a device. */
+static int memif_argument(uint16_t port, const char *name, const char *unless, char *value, size_t room)
 {
     struct rte_eth_dev_info info;
-    memset(socket, 0, sizeof *socket);
+    memset(value, 0, room);
     if (rte_eth_dev_info_get(port, &info) < 0 || strcmp(info.driver_name, "net_memif") != 0)
         return 0;
     const struct rte_devargs *given = rte_dev_devargs(info.device);
-    const char *named = given != NULL && given->args != NULL ? strstr(given->args, "socket=") : NULL;
-    const char *name = named != NULL ? named + strlen("socket=") : "/run/memif.sock";
-    size_t bytes = strcspn(name, ",");
-    memcpy(socket->sun_path, name, RTE_MIN(bytes, sizeof socket->sun_path - 1));
+    const char *named = given != NULL && given->args != NULL ? strstr(given->args, name) : NULL;
+    const char *its = named != NULL ? named + strlen(name) : unless;
+    size_t bytes = strcspn(its, ",");
+    memcpy(value, its, RTE_MIN(bytes, room - 1));
     return 1;
+}
+
+/* Finds out at which socket the driver of a memif device meets others. Returns whether it is one. */
+static int memif_socket(uint16_t port, struct sockaddr_un *socket)
+{
+    memset(socket, 0, sizeof *socket);
+    return memif_argument(port, "socket=", "/run/memif.sock", socket->sun_path, sizeof socket->sun_path);
 }
 
 static int listens_at(int descriptor, const struct sockaddr_un *socket)
@@ -298,6 +312,36 @@ static void end(uint16_t port, int for_good)
     (void)sem_destroy(&ending.is_over);
 }
 
+/* Whether packets of a port may lend memory: its driver has copied what it sends when it returns, and joins the pieces. memif does both,
+ * unless it was told to copy nothing; it joins only where its own pieces are shorter than a buffer has room, and is quicker where it need not. */
+static int may_lend(uint16_t port, uint32_t room)
+{
+    char piece[8], zero_copy[8];
+    return memif_argument(port, "bsize=", "2048", piece, sizeof piece) && (uint32_t)atoi(piece) < room &&
+           memif_argument(port, "zero-copy=", "no", zero_copy, sizeof zero_copy) && strcmp(zero_copy, "yes") != 0;
+}
+
+static void keep(void *address, void *opaque)
+{
+    (void)address;
+    (void)opaque;
+}
+
+static int add_lent_pool(uint16_t port, uint16_t queues)
+{
+    char name[RTE_MEMPOOL_NAMESIZE];
+    snprintf(name, sizeof name, "penstock_lent_%u", port);
+    lent_pools[port] = rte_pktmbuf_pool_create(name, queues * LENT_PIECES, CACHED_BUFFERS, 0, 0, rte_eth_dev_socket_id(port));
+    lent_info[port].free_cb = keep;
+    rte_mbuf_ext_refcnt_set(&lent_info[port], 1);
+    return lent_pools[port] == NULL ? -rte_errno : 0;
+}
+
+int penstock_dpdk_lends(uint16_t port)
+{
+    return lent_pools[port] != NULL;
+}
+
 int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options)
 {
     struct rte_eth_dev_info info;
@@ -325,6 +369,9 @@ int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *option
     pools[port] = rte_pktmbuf_pool_create(name, options->queues * each, CACHED_BUFFERS, 0, room, rte_eth_dev_socket_id(port));
     if (pools[port] == NULL)
         return -rte_errno;
+    error = may_lend(port, room - RTE_PKTMBUF_HEADROOM) ? add_lent_pool(port, options->queues) : 0;
+    if (error < 0)
+        return error;
     waits[port] = options->waits;
     error = set_up_queues(port, options, pools[port]);
     return error < 0 ? error : start(port);
@@ -343,6 +390,8 @@ int penstock_dpdk_close(uint16_t port)
     if (pools[port] != NULL && rte_mempool_in_use_count(pools[port]) == 0)
         rte_mempool_free(pools[port]);
     pools[port] = NULL;
+    rte_mempool_free(lent_pools[port]);
+    lent_pools[port] = NULL;
     return error;
 }
 
@@ -383,7 +432,9 @@ int penstock_dpdk_counts(uint16_t port, struct penstock_dpdk_counts *counts)
 
 int penstock_dpdk_in_use(uint16_t port)
 {
-    return pools[port] == NULL ? -ENODEV : (int)rte_mempool_in_use_count(pools[port]);
+    if (pools[port] == NULL)
+        return -ENODEV;
+    return rte_mempool_in_use_count(pools[port]) + (lent_pools[port] == NULL ? 0 : rte_mempool_in_use_count(lent_pools[port]));
 }
 
 uint32_t penstock_dpdk_receive(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t most)
@@ -430,13 +481,54 @@ uint32_t penstock_dpdk_take(uint16_t port, struct penstock_dpdk_packet *packets,
     return count;
 }
 
+/* Copies memory behind what a packet has in its own buffer. */
+static void copy_behind(struct penstock_dpdk_packet *packet, uint64_t address, uint32_t len)
+{
+    rte_memcpy(packet->bytes + packet->len, (const void *)(uintptr_t)address, len);
+    packet->len += len;
+}
+
+void penstock_dpdk_lend(uint16_t port, struct penstock_dpdk_packet *packet, const struct penstock_dpdk_piece *pieces, uint32_t count)
+{
+    struct rte_mbuf *of[LENT_MAX], *head = packet->buffer, *last = head;
+    if (count > LENT_MAX || rte_pktmbuf_alloc_bulk(lent_pools[port], of, count) != 0) {
+        for (uint32_t at = 0; at < count; at++)
+            copy_behind(packet, pieces[at].address, pieces[at].len);
+        return;
+    }
+    for (uint32_t at = 0; at < count; at++) {
+        rte_mbuf_ext_refcnt_update(&lent_info[port], 1);
+        rte_pktmbuf_attach_extbuf(of[at], (void *)(uintptr_t)pieces[at].address, RTE_BAD_IOVA, pieces[at].len, &lent_info[port]);
+        of[at]->data_len = pieces[at].len;
+        head->pkt_len += pieces[at].len;
+        last = last->next = of[at];
+    }
+    head->nb_segs = 1 + count;
+}
+
+void penstock_dpdk_settle(struct penstock_dpdk_packet *packets, uint32_t count)
+{
+    for (uint32_t at = 0; at < count; at++) {
+        struct rte_mbuf *head = packets[at].buffer, *lent = head->next;
+        if (lent == NULL)
+            continue;
+        for (struct rte_mbuf *one = lent; one != NULL; one = one->next)
+            copy_behind(&packets[at], (uintptr_t)rte_pktmbuf_mtod(one, void *), one->data_len);
+        head->next = NULL;
+        head->nb_segs = 1;
+        head->pkt_len = head->data_len;
+        rte_pktmbuf_free(lent);
+    }
+}
+
 uint32_t penstock_dpdk_send(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t count)
 {
     struct rte_mbuf *buffers[BURST_MAX];
     count = is_started[port] ? RTE_MIN(count, BURST_MAX) : 0;
     for (uint32_t at = 0; at < count; at++) {
         buffers[at] = packets[at].buffer;
-        buffers[at]->data_len = buffers[at]->pkt_len = packets[at].len;
+        buffers[at]->pkt_len += packets[at].len - buffers[at]->data_len;
+        buffers[at]->data_len = packets[at].len;
     }
     return count == 0 ? 0 : rte_eth_tx_burst(port, queue, buffers, count);
 }

@@ -3,7 +3,7 @@
  *
  * DPDK's hot calls are inline functions of its headers, made for the structures of one release. This library is compiled against the
  * headers that are installed, and Penstock opens it at run time: the same program runs with and without DPDK. Its symbols have the
- * version PENSTOCK_DPDK_1; whoever changes a function or a structure here changes that.
+ * version PENSTOCK_DPDK_2; whoever changes a function or a structure here changes that.
  *
  * Functions return 0 or a count where they do not say otherwise, and a negative errno when they fail.
  */
@@ -58,6 +58,12 @@ struct penstock_dpdk_packet {
     uint32_t flags;
 };
 
+/* Memory that is sent from where it lies. */
+struct penstock_dpdk_piece {
+    uint64_t address;
+    uint64_t len;
+};
+
 /* The release of DPDK that this was compiled for, such as 22.11.11, and sizes of the structures above as one number. */
 const char *penstock_dpdk_release(void);
 uint64_t penstock_dpdk_sizes(void);
@@ -92,6 +98,12 @@ uint32_t penstock_dpdk_receive(uint16_t port, uint16_t queue, struct penstock_dp
 void penstock_dpdk_put_back(struct penstock_dpdk_packet *packets, uint32_t count);
 /* Empty packets to be written; `len` says how much room each has. */
 uint32_t penstock_dpdk_take(uint16_t port, struct penstock_dpdk_packet *packets, uint32_t count);
+/* Whether packets of a port that is open may lend memory, whose driver is done with it when it has sent. */
+int penstock_dpdk_lends(uint16_t port);
+/* Puts memory behind the `len` bytes of a packet that was taken and written, of a port that lends. Where there is no buffer for it, it is
+ * copied behind them. It has to stay until `send` has taken the packet or `settle` has copied it, and is not touched any more then. */
+void penstock_dpdk_lend(uint16_t port, struct penstock_dpdk_packet *packet, const struct penstock_dpdk_piece *pieces, uint32_t count);
+void penstock_dpdk_settle(struct penstock_dpdk_packet *packets, uint32_t count);
 /* Sends packets that were taken, `len` bytes of each. Those beyond the count that is returned are still the caller's. */
 uint32_t penstock_dpdk_send(uint16_t port, uint16_t queue, struct penstock_dpdk_packet *packets, uint32_t count);
 

@@ -11,4 +11,4 @@ pub mod shim;
 pub mod types;
 
 pub use shim::{Shim, ShimUnusable};
-pub use types::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket};
+pub use types::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket, DpdkPiece};

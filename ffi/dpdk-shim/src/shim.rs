@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use penstock_loader::{Named, NotHere, c_library};
 
-use crate::types::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket, SIZES};
+use crate::types::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket, DpdkPiece, SIZES};
 
 /// Takes a line of DPDK's log, of so many bytes, with its level: 1 (emergency) to 8 (debug). Called by any thread.
 pub type LogLine = unsafe extern "C" fn(level: u32, line: *const c_char, bytes: u32);
@@ -22,61 +22,70 @@ c_library! {
 
     required {
         /// The release of DPDK that it was compiled for, such as `22.11.11`.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_release() -> *const c_char;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_release() -> *const c_char;
 
         /// Sizes of the structures that both sides know.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_sizes() -> u64;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_sizes() -> u64;
 
         /// Starts DPDK, once for a process, on the thread that calls, and pins that thread.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_start(count: c_int, arguments: *mut *mut c_char, log: LogLine) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_start(count: c_int, arguments: *mut *mut c_char, log: LogLine) -> c_int;
 
         /// The words of a negative errno that was returned.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_error(error: c_int) -> *const c_char;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_error(error: c_int) -> *const c_char;
 
         /// This thread will call what follows. DPDK keeps buffers for it then.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_enter() -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_enter() -> c_int;
 
         /// This thread calls it no more.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_leave();
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_leave();
 
         /// How many ports there are.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_ports() -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_ports() -> c_int;
 
         /// Adds a device and answers the number of its port.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_add(device: *const c_char, queues: u16) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_add(device: *const c_char, queues: u16) -> c_int;
 
         /// Takes out what was added and is not open.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_remove(port: u16) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_remove(port: u16) -> c_int;
 
         /// What a port is.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_facts(port: u16, facts: *mut DpdkFacts) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_facts(port: u16, facts: *mut DpdkFacts) -> c_int;
 
         /// Opens a port and starts its queues.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_open(port: u16, options: *const DpdkOptions) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_open(port: u16, options: *const DpdkOptions) -> c_int;
 
         /// Closes a port of which all buffers were given back, and takes it out.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_close(port: u16) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_close(port: u16) -> c_int;
 
         /// Whether a port's link is up. One that waits for its other end looks for it now.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_link(port: u16) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_link(port: u16) -> c_int;
 
         /// What has happened at a port.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_counts(port: u16, counts: *mut DpdkCounts) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_counts(port: u16, counts: *mut DpdkCounts) -> c_int;
 
         /// Buffers that are somewhere between the port and its users.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_in_use(port: u16) -> c_int;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_in_use(port: u16) -> c_int;
 
         /// Packets that have come, at most so many. One thread at a time for each queue.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_receive(port: u16, queue: u16, packets: *mut DpdkPacket, most: u32) -> u32;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_receive(port: u16, queue: u16, packets: *mut DpdkPacket, most: u32) -> u32;
 
         /// Gives back packets that have come, or were taken and not sent.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_put_back(packets: *mut DpdkPacket, count: u32);
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_put_back(packets: *mut DpdkPacket, count: u32);
 
         /// Empty packets to be written, all of them or none; their lengths say how much room each has.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_take(port: u16, packets: *mut DpdkPacket, count: u32) -> u32;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_take(port: u16, packets: *mut DpdkPacket, count: u32) -> u32;
+
+        /// Whether packets of a port that is open may lend memory.
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_lends(port: u16) -> c_int;
+
+        /// Puts memory behind a packet that was taken and written, of a port that lends; copies it where there is no buffer for it.
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_lend(port: u16, packet: *mut DpdkPacket, pieces: *const DpdkPiece, count: u32);
+
+        /// Packets that were not sent have what was lent to them in their own buffers, and it is not touched any more.
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_settle(packets: *mut DpdkPacket, count: u32);
 
         /// Sends packets that were taken. Those beyond the count that is answered are still the caller's.
-        "PENSTOCK_DPDK_1" fn penstock_dpdk_send(port: u16, queue: u16, packets: *mut DpdkPacket, count: u32) -> u32;
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_send(port: u16, queue: u16, packets: *mut DpdkPacket, count: u32) -> u32;
     }
 
     optional {}
@@ -162,6 +171,6 @@ mod tests {
         assert!(words.contains("/nowhere/") && words.contains("make dpdk") && words.contains(PATH_VARIABLE), "{words}");
         let other = Named { soname: c"libc.so.6", ..Shim::NAMED };
         let words = ShimUnusable::NotHere(Shim::load(other).unwrap_err()).to_string();
-        assert!(words.contains("another version of Penstock") && words.contains("PENSTOCK_DPDK_1"), "{words}");
+        assert!(words.contains("another version of Penstock") && words.contains("PENSTOCK_DPDK_2"), "{words}");
     }
 }

@@ -71,6 +71,14 @@ impl DpdkPacket {
     pub const NONE: Self = Self { buffer: std::ptr::null_mut(), bytes: std::ptr::null_mut(), len: 0, flags: 0 };
 }
 
+/// Memory that is sent from where it lies: `struct penstock_dpdk_piece`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DpdkPiece {
+    pub address: u64,
+    pub len: u64,
+}
+
 /// As `penstock_dpdk_sizes` answers.
 pub(crate) const SIZES: u64 = size_of::<DpdkFacts>() as u64
     | (size_of::<DpdkOptions>() as u64) << 16

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use penstock_dpdk_shim::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket, Shim};
+use penstock_dpdk_shim::{DpdkCounts, DpdkFacts, DpdkOptions, DpdkPacket, DpdkPiece, Shim};
 
 /// DPDK makes a folder of this name, and leaves it behind.
 const PREFIX: &str = "--file-prefix=penstock-lab-shim";
@@ -104,6 +104,86 @@ fn loop_bursts(shim: &Shim, port: u16) {
     }
 }
 
+/// Packets that lend memory go from one end of a memif to the other: those that leave at once are read where they lie, those for which there
+/// is no room are settled, and then nobody reads what was lent.
+///
+/// # Safety
+/// DPDK was started, and this thread has entered.
+unsafe fn lend_memory(shim: &Shim) {
+    const PIECES: [usize; 3] = [700, 1, 3000];
+    let socket = std::env::temp_dir().join(format!("penstock-lab-shim-{}", std::process::id()));
+    let open = |role: &str| {
+        let device = format!(
+            "net_memif_{role},role={role},id=0,socket={},socket-abstract=no,bsize=4096,rsize=4",
+            socket.display()
+        );
+        let device = CString::new(device).expect("no zeros");
+        let options = DpdkOptions { queues: 1, receive_packets: 32, send_packets: 32, mtu: 4000, waits: 0 };
+        // SAFETY: the caller's; all pointers name what lives here.
+        unsafe {
+            let port = shim.penstock_dpdk_add(device.as_ptr(), 1);
+            assert!(port >= 0, "{}", shim.words(port));
+            let opened = shim.penstock_dpdk_open(port as u16, &raw const options);
+            assert_eq!(opened, 0, "{}", shim.words(opened));
+            assert_eq!(shim.penstock_dpdk_lends(port as u16), 1);
+            port as u16
+        }
+    };
+    let (server, client) = (open("server"), open("client"));
+    let start = Instant::now();
+    // SAFETY: both ports are open.
+    while unsafe { shim.penstock_dpdk_link(server) + shim.penstock_dpdk_link(client) } < 2 {
+        assert!(start.elapsed() < PATIENCE, "the ends do not meet");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let bytes: usize = PIECES.iter().sum();
+    let mut memory: Vec<Vec<u8>> = (0..BURST).map(|number| content(number, bytes).collect()).collect();
+    let mut packets = [DpdkPacket::NONE; BURST];
+    // SAFETY: there is room for a burst; the packets have room for more than is written; memory stays until they are sent or settled.
+    let left = unsafe {
+        assert_eq!(shim.penstock_dpdk_take(client, packets.as_mut_ptr(), BURST as u32) as usize, BURST);
+        for (packet, memory) in packets.iter_mut().zip(&memory) {
+            packet.bytes.write_bytes(7, 60);
+            packet.len = 60;
+            let mut at = memory.as_ptr() as u64;
+            let pieces = PIECES.map(|len| {
+                at += len as u64;
+                DpdkPiece { address: at - len as u64, len: len as u64 }
+            });
+            shim.penstock_dpdk_lend(client, packet, pieces.as_ptr(), PIECES.len() as u32);
+        }
+        let left = shim.penstock_dpdk_send(client, 0, packets.as_mut_ptr(), BURST as u32) as usize;
+        shim.penstock_dpdk_settle(packets[left..].as_mut_ptr(), (BURST - left) as u32);
+        left
+    };
+    assert!((1..BURST).contains(&left), "{left} of a burst found room in a ring of 16");
+    memory.iter_mut().for_each(|memory| memory.fill(0));
+    let (mut sent, mut came) = (left, 0);
+    while came < BURST {
+        assert!(start.elapsed() < PATIENCE, "{sent} packets have left, {came} have come");
+        let mut arrived = [DpdkPacket::NONE; BURST];
+        // SAFETY: there is room for a burst; what has not left is still ours; what has come is, until it is given back.
+        unsafe {
+            let count = shim.penstock_dpdk_receive(server, 0, arrived.as_mut_ptr(), BURST as u32) as usize;
+            for packet in &arrived[..count] {
+                let found = std::slice::from_raw_parts(packet.bytes, packet.len as usize);
+                assert_eq!((found.len(), packet.flags), (60 + bytes, 0), "packet {came}");
+                assert!(found[..60].iter().all(|&byte| byte == 7));
+                assert!(found[60..].iter().copied().eq(content(came, bytes)), "packet {came}");
+                came += 1;
+            }
+            shim.penstock_dpdk_put_back(arrived.as_mut_ptr(), count as u32);
+            let rest = (BURST - sent) as u32;
+            sent += shim.penstock_dpdk_send(client, 0, packets[sent..].as_mut_ptr(), rest) as usize;
+        }
+    }
+    // SAFETY: all that were taken have left.
+    unsafe {
+        assert_eq!(shim.penstock_dpdk_in_use(client), 0, "nothing is lent any more");
+        assert_eq!((shim.penstock_dpdk_close(client), shim.penstock_dpdk_close(server)), (0, 0));
+    }
+}
+
 fn with_a_port(shim: &'static Shim) {
     let arguments = ARGUMENTS.map(|argument| CString::new(argument).expect("no zeros").into_raw());
     let mut pointers = arguments.to_vec();
@@ -130,6 +210,11 @@ fn with_a_port(shim: &'static Shim) {
             let options = DpdkOptions { queues: 1, ..options };
             let opened = shim.penstock_dpdk_open(0, &raw const options);
             assert_eq!(opened, 0, "{}", shim.words(opened));
+            assert_eq!(
+                shim.penstock_dpdk_lends(0),
+                0,
+                "what is sent over a ring is its receiver's for as long as it likes"
+            );
             loop_bursts(shim, 0);
             assert_eq!(shim.penstock_dpdk_in_use(0), 0, "all buffers came back");
             let mut counts = DpdkCounts::default();
@@ -138,6 +223,7 @@ fn with_a_port(shim: &'static Shim) {
             assert_eq!((counts.received, counts.sent, counts.send_errors), (total, total, 0));
             assert_eq!(shim.penstock_dpdk_close(0), 0);
             assert_eq!(shim.penstock_dpdk_ports(), 0);
+            lend_memory(shim);
             shim.penstock_dpdk_leave();
         }
     })

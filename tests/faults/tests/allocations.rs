@@ -15,7 +15,7 @@ use penstock_core::{Generation, RegionId, Span, Timestamp};
 use penstock_datagram::connection::ConnectionSettings;
 use penstock_datagram::initiator::{MoveRequest, OpKind, ProtocolViolation};
 use penstock_datagram::wire::{MemoryRequest, NotifyHead};
-use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, OutgoingOp, Piece};
+use penstock_datagram::{ConnectionKeys, DatagramConnection, LentPiece, LocalSide, OutgoingOp, Piece};
 use penstock_faults::bystanders::{RECEIVER_BYTES, RECEIVER_POOL};
 use penstock_faults::child::{Child, to_word};
 use penstock_faults::folder::Folder;
@@ -344,6 +344,11 @@ impl LocalSide for Plain {
         Ok(())
     }
 
+    fn lend(&mut self, _: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
+        lent.extend(pieces.iter().map(|piece| LentPiece { address: piece.offset, len: piece.len.into() }));
+        Ok(())
+    }
+
     fn land(&mut self, _: u64, pieces: &[Piece], bytes: &[u8]) -> Result<(), Cause> {
         self.copy(pieces.iter().map(|piece| (piece.offset, u64::from(piece.len))), bytes);
         Ok(())
@@ -413,7 +418,7 @@ fn over_packets(verdict: &mut Verdict) {
                 let (sender, receiver) = if from == 0 { (one, two) } else { (two, one) };
                 sender.0.set_share(1 << 20);
                 sender.0.expire(now).expect("the peer answers");
-                while let Some(bytes) = sender.0.transmit(now, &mut frame, &mut sender.1) {
+                while let Some(bytes) = sender.0.transmit(now, frame[..].as_mut().into(), &mut sender.1) {
                     packets += 1;
                     if packets % 10 != 0 {
                         receiver.0.receive(&frame[..bytes], now, &mut receiver.1).expect("it keeps to the protocol");

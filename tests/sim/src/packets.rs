@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock::Timestamp;
-use penstock_datagram_transport::port::{BurstSent, Port, PortFacts, Train};
+use penstock_datagram_transport::port::{BurstSent, PacketRoom, Port, PortFacts, Train};
 
 use crate::charges::Charges;
 use crate::links::{Links, Rate};
@@ -222,6 +222,7 @@ impl SimPort {
             needs_checksums: true,
             joins_equal: true,
             pairs_workers: false,
+            unheard_mend: "",
         };
         let (silent, _) = io::pipe()?;
         Ok(Self { core: Arc::clone(core), engine, facts, frame: Vec::new(), silent: silent.into() })
@@ -254,11 +255,11 @@ impl Port for SimPort {
         &mut self,
         to: SocketAddr,
         frame_bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+        fill: &mut dyn FnMut(PacketRoom<'_>) -> Option<usize>,
     ) -> BurstSent {
         self.frame.resize(frame_bytes, 0);
         for _ in 0..BURST {
-            let Some(bytes) = fill(&mut self.frame) else { return BurstSent::Whole };
+            let Some(bytes) = fill(self.frame[..].as_mut().into()) else { return BurstSent::Whole };
             if self.core.lock().is_dead(self.engine) {
                 continue;
             }

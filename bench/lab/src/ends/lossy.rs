@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock::{Config, Engine, StartError, SystemEnv};
 use penstock_datagram_transport::dpdk::{DpdkOptions, DpdkPorts};
-use penstock_datagram_transport::port::{BurstSent, PortFacts, Train};
+use penstock_datagram_transport::port::{BurstSent, PacketRoom, PortFacts, Train};
 use penstock_datagram_transport::udp::{UdpOptions, UdpPort};
 use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort, Port};
 
@@ -40,12 +40,12 @@ impl Port for LossyPort {
         &mut self,
         to: SocketAddr,
         frame_bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+        fill: &mut dyn FnMut(PacketRoom<'_>) -> Option<usize>,
     ) -> BurstSent {
         let Self { inner, loss_ppm, random, .. } = self;
-        inner.send(to, frame_bytes, &mut |frame| {
+        inner.send(to, frame_bytes, &mut |mut room| {
             loop {
-                let bytes = fill(frame)?;
+                let bytes = fill(room.reborrow())?;
                 // One of Marsaglia's generators.
                 *random ^= *random << 13;
                 *random ^= *random >> 7;

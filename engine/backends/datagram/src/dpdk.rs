@@ -12,7 +12,7 @@ mod neighbours;
 mod queue;
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,19 +21,23 @@ use penstock_core::Timestamp;
 use penstock_core::config::Config;
 use penstock_core::config::network::{Ipv4Network, Mac, Neighbour};
 use penstock_core::env::TransportEnv;
+use penstock_datagram::PacketRoom;
 use penstock_datagram::credit::charge;
 use penstock_datagram::wire::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use penstock_dpdk_shim::{Shim, ShimUnusable};
 use penstock_transport::PacketStatistics;
 
 use self::device::Device;
-use self::headers::{ARP_FRAME_BYTES, Arp, EthernetFrame, FlowEnd, HEADERS_BYTES, IP_HEADERS_BYTES};
+use self::headers::{ARP_FRAME_BYTES, Arp, EthernetFrame, FlowEnd, HEADERS_BYTES, IP_HEADERS_BYTES, is_for};
 use self::neighbours::Neighbours;
 pub use self::queue::{BURST_MAX, Queue, Written};
 use crate::port::{BurstSent, Port, PortFacts, Train};
 
 /// Where nothing comes the link is looked at so often: a client of memif connects then.
 const LINK_EVERY: Duration = Duration::from_millis(250);
+
+/// What to do where not one packet comes.
+const UNHEARD_MEND: &str = ": see that the link is up and nothing between takes packets away; a memif joins two ends, and a third one finds nobody";
 
 /// Questions and answers of one burst that are heard at most: whoever floods the port with them is not served before packets.
 const QUESTIONS_MAX: usize = 8;
@@ -100,6 +104,14 @@ impl DpdkOptions {
 
     /// With some arguments DPDK says something and ends the process, or waits for another one.
     fn check_arguments(&self) -> Result<(), DpdkError> {
+        let named = |argument: &str, name: &str| {
+            argument.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        };
+        let device =
+            |argument: &&String| ["--vdev", "--allow", "--block", "-a", "-b"].iter().any(|name| named(argument, name));
+        if let Some(argument) = self.more.iter().find(device).cloned() {
+            return Err(DpdkError::DeviceArgument { argument });
+        }
         let is_fatal = |argument: &&String| {
             let name = argument.split('=').next().unwrap_or_default();
             !argument.starts_with('-') || ["-h", "--help", "-v", "--version", "--proc-type", "--"].contains(&name)
@@ -128,6 +140,13 @@ pub enum DpdkError {
     Start { arguments: String, words: String },
     #[error("`{argument}` under `dpdk.arguments` would not start DPDK for this process: leave it out")]
     Argument { argument: String },
+    #[error("`{argument}` under `dpdk.arguments` names a device: an engine has the one of `dpdk.device` and no other")]
+    DeviceArgument { argument: String },
+    #[error(
+        "the kernel has {address} at an interface of its own, and would answer for it: choose an address for `dpdk.address` that no \
+         interface has"
+    )]
+    KernelAddress { address: Ipv4Addr },
     #[error(
         "there is no memory for the buffers of {device}: {words}; raise `dpdk.memory_mib` ({has}), or choose less of `dpdk.queue_packets` or \
          `dpdk.mtu`"
@@ -162,6 +181,12 @@ impl From<DpdkError> for io::Error {
     }
 }
 
+/// Whether an interface of the kernel has this address: then a socket can be bound to it. Where anything can be, nobody knows.
+fn is_of_kernel(address: Ipv4Addr) -> bool {
+    let any = std::fs::read_to_string("/proc/sys/net/ipv4/ip_nonlocal_bind").is_ok_and(|value| value.trim() != "0");
+    !any && UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// The ports of an engine's workers over one device.
 pub struct DpdkPorts {
     device: Arc<Device>,
@@ -184,6 +209,10 @@ impl DpdkPorts {
         if usize::from(device.mtu) < FRAME_BYTES_MIN + IP_HEADERS_BYTES {
             return Err(DpdkError::Narrow { device: options.device, mtu: device.mtu });
         }
+        let address = options.network.address;
+        if !device.is_within_host() && is_of_kernel(address) {
+            return Err(DpdkError::KernelAddress { address });
+        }
         Ok(Self { device, options, env })
     }
 
@@ -205,6 +234,7 @@ impl DpdkPorts {
             needs_checksums: !device.is_within_host(),
             joins_equal: false,
             pairs_workers: device.is_within_host(),
+            unheard_mend: UNHEARD_MEND,
         };
         Ok(DpdkPort {
             queue: self.queue(worker)?,
@@ -243,8 +273,8 @@ impl DpdkPort {
 
     fn send_arp(&mut self, arp: Arp, station: Mac) {
         // Without room it is lost, as on the way; whoever wants to know asks again.
-        self.queue.write(|frame| {
-            arp.write(frame.first_chunk_mut()?, station);
+        self.queue.write(|room| {
+            arp.write(room.bytes.first_chunk_mut()?, station);
             Some(ARP_FRAME_BYTES)
         });
     }
@@ -315,7 +345,7 @@ impl Port for DpdkPort {
         let mut count = 0;
         for frame in self.queue.arrived() {
             match EthernetFrame::parse(frame) {
-                EthernetFrame::Udp { to, payload, .. } if to == self.here.address => {
+                EthernetFrame::Udp { to, payload, .. } if to == self.here.address && is_for(frame, self.here.mac) => {
                     payloads[count] = payload;
                     count += 1;
                 }
@@ -341,7 +371,7 @@ impl Port for DpdkPort {
         &mut self,
         to: SocketAddr,
         frame_bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+        fill: &mut dyn FnMut(PacketRoom<'_>) -> Option<usize>,
     ) -> BurstSent {
         if !self.queue.flush().1 {
             return self.blocked();
@@ -355,12 +385,13 @@ impl Port for DpdkPort {
         let mut written = Written::One;
         while written == Written::One {
             let here = &self.here;
-            written = self.queue.write(|frame| {
-                let (headers, room) = frame.split_first_chunk_mut::<HEADERS_BYTES>()?;
+            written = self.queue.write(|PacketRoom { bytes, mut lent }| {
+                let (headers, room) = bytes.split_first_chunk_mut::<HEADERS_BYTES>()?;
                 let room_bytes = room.len().min(frame_bytes);
-                let payload = fill(&mut room[..room_bytes])?;
-                headers::write(headers, here, &there, payload);
-                Some(HEADERS_BYTES + payload)
+                let written = fill(PacketRoom { bytes: &mut room[..room_bytes], lent: lent.as_deref_mut() })?;
+                let lent: u64 = lent.into_iter().flatten().map(|piece| piece.len).sum();
+                headers::write(headers, here, &there, written + lent as usize);
+                Some(HEADERS_BYTES + written)
             });
         }
         match self.queue.flush() {

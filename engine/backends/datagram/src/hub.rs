@@ -32,9 +32,6 @@ const AWAKE: Duration = Duration::from_micros(500);
 /// Then it looks again after a part of the time for which nothing has happened, and at least this often.
 const NAP_PART: u32 = 4;
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// What to do where not one packet comes.
-const UNHEARD_MEND: &str =
-    ": let UDP pass between both hosts in both directions, with no translation of addresses between them";
 /// The low bits of an id are the place of its connection.
 const PLACE_BITS: u32 = 16;
 
@@ -59,6 +56,8 @@ pub(crate) struct Endpoint {
     frame_bytes: usize,
     /// The place of its lane among the worker's.
     peer_index: u32,
+    /// What its port says where not one packet comes.
+    unheard_mend: &'static str,
     /// When the lane is to be looked at although nothing comes.
     due: Timestamp,
     /// Packets of this burst were the peer's.
@@ -355,7 +354,7 @@ impl Connections {
         connection.set_share(share);
         let mut sent = BurstSent::Full;
         for _ in 0..BURSTS_PER_POLL {
-            sent = port.send(*address, frame_bytes, &mut |frame| connection.transmit(now, frame, side));
+            sent = port.send(*address, frame_bytes, &mut |room| connection.transmit(now, room, side));
             side.end_section();
             if sent != BurstSent::Full {
                 break;
@@ -391,10 +390,22 @@ impl Endpoint {
         address: SocketAddr,
         frame_bytes: usize,
         peer_index: u32,
+        unheard_mend: &'static str,
         now: Timestamp,
     ) -> Self {
         connection.set_note_credit(0);
-        Self { connection, side, address, frame_bytes, peer_index, due: now, is_touched: false, fault: None, why: None }
+        Self {
+            connection,
+            side,
+            address,
+            frame_bytes,
+            peer_index,
+            unheard_mend,
+            due: now,
+            is_touched: false,
+            fault: None,
+            why: None,
+        }
     }
 
     fn packets(&self) -> PacketStatistics {
@@ -439,7 +450,7 @@ impl Endpoint {
         let (cause, mend) = match error {
             ConnectionError::Violation => (Cause::PeerCorrupt, ""),
             ConnectionError::Lost => (Cause::PeerLost, ""),
-            ConnectionError::Unheard => (Cause::NoPath, UNHEARD_MEND),
+            ConnectionError::Unheard => (Cause::NoPath, self.unheard_mend),
         };
         self.fail(cause, format!("UDP {address}: {error}{mend}"))
     }

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+pub use penstock_datagram::PacketRoom;
 use penstock_transport::PacketStatistics;
 
 /// What a port is.
@@ -24,6 +25,8 @@ pub struct PortFacts {
     pub joins_equal: bool,
     /// Whether what a worker sends comes to the peer's worker of the same number, whatever its address says.
     pub pairs_workers: bool,
+    /// What to do where not one packet comes, to be put behind what has happened.
+    pub unheard_mend: &'static str,
 }
 
 /// What became of a burst that was to be sent.
@@ -79,13 +82,13 @@ pub trait Port: Send {
     /// returns how many have come, those included that were not for the caller. Does not wait.
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize;
 
-    /// Sends packets to one address, of at most `frame_bytes` each. `fill` writes the next one and returns its length; none: that was
-    /// all. What cannot be sent for another reason than those of [`BurstSent`] is lost, as on the way. Does not wait.
+    /// Sends packets to one address, of at most `frame_bytes` each. `fill` writes the next one and returns how many bytes it has written;
+    /// none: that was all. What it lends is not touched any more when this returns. What cannot be sent for another reason than those of [`BurstSent`] is lost, as on the way. Does not wait.
     fn send(
         &mut self,
         to: SocketAddr,
         frame_bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+        fill: &mut dyn FnMut(PacketRoom<'_>) -> Option<usize>,
     ) -> BurstSent;
 
     /// Adds what only the port knows: packets that it dropped or refused, and how often it had no room.

@@ -6,7 +6,7 @@ use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_datagram::initiator::{OPERATIONS_MAX, ProtocolViolation};
 use penstock_datagram::wire::MemoryRequest;
-use penstock_datagram::{LocalSide, OutgoingOp, Piece};
+use penstock_datagram::{LentPiece, LocalSide, OutgoingOp, Piece};
 use penstock_memory::{AccessError, Window, copy};
 use penstock_transport::host::{WithdrawalConflict, check_withdrawals};
 use penstock_transport::mediated::{LaneTarget, Notes, Wants};
@@ -137,6 +137,14 @@ impl LocalSide for Side {
     fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
         let Self { target, local, reads, .. } = self;
         Self::touch(target, Self::memory(local, reads, op), pieces, reader(into))
+    }
+
+    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
+        let Self { target, local, reads, .. } = self;
+        Self::touch(target, Self::memory(local, reads, op), pieces, |window, offset, len| {
+            lent.push(LentPiece { address: window.address_of(offset, len as u64)?, len: len as u64 });
+            Ok(())
+        })
     }
 
     fn prefetch(&mut self, operation: u64, piece: Piece) {

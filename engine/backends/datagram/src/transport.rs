@@ -149,6 +149,7 @@ struct Offered {
     joins_equal: bool,
     /// Each worker reaches one of the peer's.
     pairs_workers: bool,
+    unheard_mend: &'static str,
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     env: Arc<dyn TransportEnv>,
@@ -187,6 +188,7 @@ impl Offered {
             name: facts.name.clone(),
             joins_equal: facts.joins_equal,
             pairs_workers: facts.pairs_workers,
+            unheard_mend: facts.unheard_mend,
             offer,
             segments: Arc::clone(segments),
             registry: Arc::clone(registry),
@@ -241,7 +243,8 @@ impl Offered {
             let connection = DatagramConnection::new(settings, keys, now);
             let side = Side::new(target, Arc::clone(&told));
             let address = theirs.addresses[channel % workers_there];
-            let endpoint = Endpoint::new(connection, side, address, frame_bytes, self.peer_index, now);
+            let endpoint =
+                Endpoint::new(connection, side, address, frame_bytes, self.peer_index, self.unheard_mend, now);
             place.hub.lock().connect(place.id, endpoint);
             lanes[worker].connections.push(place);
         }

@@ -17,6 +17,7 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use penstock_datagram::PacketRoom;
 use penstock_datagram::connection::RECEIVE_BURST_MAX;
 use penstock_transport::PacketStatistics;
 use rustix::net::sockopt;
@@ -25,6 +26,9 @@ use self::burst::KeptBurst;
 pub use self::socket::UdpRouteError;
 use crate::port::{BurstSent, Port, PortFacts, Train};
 
+/// What to do where not one packet comes.
+const UNHEARD_MEND: &str =
+    ": let UDP pass between both hosts in both directions, with no translation of addresses between them";
 /// Packets that leave with one call at most: what every kernel with GSO cuts.
 const UDP_MAX_SEGMENTS: usize = 64;
 /// After so many packets a call of [`Port::receive`] takes no more from the socket.
@@ -119,6 +123,7 @@ impl UdpPort {
             needs_checksums: false,
             joins_equal: offloads.cuts,
             pairs_workers: false,
+            unheard_mend: UNHEARD_MEND,
         };
         Ok(Self {
             socket,
@@ -273,7 +278,7 @@ impl Port for UdpPort {
         &mut self,
         to: SocketAddr,
         frame_bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+        fill: &mut dyn FnMut(PacketRoom<'_>) -> Option<usize>,
     ) -> BurstSent {
         if !self.flush() {
             return BurstSent::Blocked;

@@ -2,7 +2,7 @@
 
 use penstock_core::{Cause, Timestamp};
 
-use super::{DatagramConnection, LocalSide, NUMBERS_MAX, OutgoingOp, Piece, on_lost};
+use super::{DatagramConnection, LentPiece, LocalSide, NUMBERS_MAX, OutgoingOp, PacketRoom, Piece, on_lost};
 use crate::credit::charge;
 use crate::in_flight::PacketItem;
 use crate::wire::{
@@ -14,6 +14,17 @@ use crate::wire::{
 /// in long pieces the processor looks ahead by itself.
 const PREFETCHED_BYTES: usize = 8192;
 
+/// Shorter pieces, on the average of a packet, are copied: each that is lent costs about as much.
+const LENT_BYTES_MIN: usize = 512;
+
+/// Bytes of an item in a header, and of its payload.
+struct ItemSize {
+    heads: usize,
+    payload: usize,
+    /// In how many pieces of this side's memory the payload lies at most; none: elsewhere.
+    pieces: Option<usize>,
+}
+
 /// The messages of the packet that is being put together.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
@@ -21,22 +32,26 @@ pub(super) struct Selection {
     /// Bytes that are left for more.
     room: usize,
     payload: usize,
+    /// In how many pieces of memory that lies; none: some of it is not memory of this side.
+    pieces: Option<usize>,
     /// Whether it carries anything for the first time.
     is_first: bool,
 }
 
 impl DatagramConnection {
-    /// Puts the next packet into `frame`, which has room for one. None: nothing is to be sent now.
-    pub fn transmit(&mut self, now: Timestamp, frame: &mut [u8], side: &mut impl LocalSide) -> Option<usize> {
+    /// Puts the next packet together, and answers how many bytes of it were written; those that are lent come behind them. None:
+    /// nothing is to be sent now.
+    pub fn transmit(&mut self, now: Timestamp, mut room: PacketRoom<'_>, side: &mut impl LocalSide) -> Option<usize> {
         self.excuse_standstill(now);
         loop {
+            room.lent.iter_mut().for_each(|lent| lent.clear());
             let owes_ack = self.ack_is_due(now);
             self.select(now, owes_ack);
             if self.selection.items.is_empty() && !owes_ack {
                 self.turn_by = self.deadline();
                 return None;
             }
-            let (failed, cause) = match self.build(now, owes_ack, frame, side) {
+            let (failed, cause) = match self.build(now, owes_ack, &mut room, side) {
                 Ok(bytes) => return Some(bytes),
                 Err(failed) => failed,
             };
@@ -78,8 +93,8 @@ impl DatagramConnection {
         while self.selection.has_room()
             && let Some(item) = self.candidate(&mut from, has_credit)
         {
-            let (heads, payload) = self.size(item);
-            if !self.selection.push(item, heads, payload) {
+            let size = self.size(item);
+            if !self.selection.push(item, size) {
                 break;
             }
             match item {
@@ -122,18 +137,23 @@ impl DatagramConnection {
         answer
     }
 
-    /// Bytes of an item in a header, and of its payload.
-    fn size(&self, item: PacketItem) -> (usize, usize) {
+    fn size(&self, item: PacketItem) -> ItemSize {
+        let head = |heads| ItemSize { heads, payload: 0, pieces: Some(0) };
         match item {
             PacketItem::Write(part) => {
-                let (pieces, bytes) = self.initiator.part_size(part);
-                (WRITE_BYTES + pieces * EXTENT_BYTES, bytes)
+                let (pieces, payload) = self.initiator.part_size(part);
+                ItemSize { heads: WRITE_BYTES + pieces * EXTENT_BYTES, payload, pieces: Some(pieces) }
             }
-            PacketItem::Read(operation) => (WRITE_BYTES + self.initiator.request(operation).2.len() * EXTENT_BYTES, 0),
-            PacketItem::Notify(part) => (NOTIFY_BYTES, self.initiator.note(part).1.len()),
-            PacketItem::Data(part) => (DATA_BYTES, self.target.answer_bytes(part)),
-            PacketItem::Refused(_) => (REFUSED_BYTES, 0),
-            PacketItem::GivenUp(_) | PacketItem::Credit(_) => (SHORT_BYTES, 0),
+            PacketItem::Read(operation) => head(WRITE_BYTES + self.initiator.request(operation).2.len() * EXTENT_BYTES),
+            PacketItem::Notify(part) => {
+                ItemSize { heads: NOTIFY_BYTES, payload: self.initiator.note(part).1.len(), pieces: None }
+            }
+            PacketItem::Data(part) => {
+                let (pieces, payload) = (self.target.answer_extents(part), self.target.answer_bytes(part));
+                ItemSize { heads: DATA_BYTES, payload, pieces: Some(pieces) }
+            }
+            PacketItem::Refused(_) => head(REFUSED_BYTES),
+            PacketItem::GivenUp(_) | PacketItem::Credit(_) => head(SHORT_BYTES),
         }
     }
 
@@ -166,7 +186,7 @@ impl DatagramConnection {
         &mut self,
         now: Timestamp,
         owes_ack: bool,
-        frame: &mut [u8],
+        room: &mut PacketRoom<'_>,
         side: &mut impl LocalSide,
     ) -> Result<usize, (PacketItem, Cause)> {
         let words = self.ack_words(owes_ack);
@@ -178,7 +198,7 @@ impl DatagramConnection {
         let least = self.padded_to(now);
         let Self { initiator, target, selection, pieces, answer_pieces, settings, keys, .. } = self;
         let used = self.send_credit.used() as u32;
-        let mut writer = PacketWriter::new(frame, settings.remote_connection, number, used, ack.as_ref());
+        let mut writer = PacketWriter::new(room.bytes, settings.remote_connection, number, used, ack.as_ref());
         pieces.clear();
         for &item in &selection.items {
             match item {
@@ -207,7 +227,11 @@ impl DatagramConnection {
                 PacketItem::Credit(lines) => writer.credit(lines),
             }
         }
-        let (mut payload, mut pieces) = (writer.payload(selection.payload, settings.checksums), &pieces[..]);
+        let is_lent = !settings.checksums && selection.is_worth_lending();
+        let mut lent: Option<&mut Vec<LentPiece>> = room.lent.as_deref_mut().filter(|_| is_lent);
+        let lent_bytes = if lent.is_some() { selection.payload } else { 0 };
+        let written = selection.payload - lent_bytes;
+        let (mut payload, mut pieces) = (writer.payload(written, settings.checksums), &pieces[..]);
         for &item in &selection.items {
             let (op, own, bytes) = match item {
                 PacketItem::Write(part) => {
@@ -229,11 +253,18 @@ impl DatagramConnection {
                 }
                 _ => continue,
             };
-            let (into, rest) = payload.split_at_mut(bytes);
-            payload = rest;
-            side.gather(op, own, into).map_err(|cause| (item, cause))?;
+            let taken = match lent.as_deref_mut() {
+                Some(lent) => side.lend(op, own, lent),
+                None => {
+                    let (into, rest) = payload.split_at_mut(bytes);
+                    payload = rest;
+                    side.gather(op, own, into)
+                }
+            };
+            taken.map_err(|cause| (item, cause))?;
             // While this packet is written, bytes of later ones come from memory.
-            if let PacketItem::Write(part) = item
+            if lent.is_none()
+                && let PacketItem::Write(part) = item
                 && let Some(later) = initiator.later(part, PREFETCHED_BYTES.div_ceil(selection.payload.max(1)))
             {
                 let mut left = PREFETCHED_BYTES as u64;
@@ -247,9 +278,9 @@ impl DatagramConnection {
         let bytes = writer.bytes(selection.payload, settings.checksums);
         // What is much shorter ends the burst instead.
         let padding = least.saturating_sub(bytes);
-        let padding = if padding <= bytes / 4 { padding } else { 0 };
-        let bytes = writer.finish(selection.payload, padding, settings.checksums, &keys.transmit);
-        self.sent(now, bytes, words);
+        let padding = if padding <= bytes / 4 && lent_bytes == 0 { padding } else { 0 };
+        let bytes = writer.finish(written, padding, settings.checksums, &keys.transmit);
+        self.sent(now, bytes + lent_bytes, words);
         Ok(bytes)
     }
 
@@ -287,7 +318,7 @@ impl Selection {
     /// An empty one, with so much room.
     fn begin(&mut self, room: usize) {
         self.items.clear();
-        (self.room, self.payload, self.is_first) = (room, 0, false);
+        (self.room, self.payload, self.pieces, self.is_first) = (room, 0, Some(0), false);
     }
 
     /// Several messages leave room for an acknowledgement: it is one more that is small.
@@ -301,13 +332,20 @@ impl Selection {
     }
 
     /// Adds a message, if there is room for it.
-    fn push(&mut self, item: PacketItem, heads: usize, payload: usize) -> bool {
+    fn push(&mut self, item: PacketItem, size: ItemSize) -> bool {
+        let ItemSize { heads, payload, pieces } = size;
         let fits = self.items.len() < MESSAGES_MAX && heads + payload + self.kept() <= self.room;
         if fits {
             self.items.push(item);
             self.room -= heads + payload;
             self.payload += payload;
+            self.pieces = self.pieces.zip(pieces).map(|(all, its)| all + its);
         }
         fits
+    }
+
+    /// Whether its payload had better leave from where it lies.
+    fn is_worth_lending(&self) -> bool {
+        self.pieces.is_some_and(|pieces| pieces > 0 && self.payload >= pieces * LENT_BYTES_MIN)
     }
 }

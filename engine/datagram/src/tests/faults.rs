@@ -347,7 +347,7 @@ fn operations_that_follow_each_other_fill_their_packets() {
         let (mut bytes, mut lengths) = (vec![0; frame], Vec::new());
         loop {
             let End { connection, side, .. } = &mut pair.ends[0];
-            let Some(length) = connection.transmit(pair.now, &mut bytes, side) else { break };
+            let Some(length) = connection.transmit(pair.now, bytes[..].as_mut().into(), side) else { break };
             pair.carry(1, bytes[..length].to_vec());
             lengths.push(length);
         }
@@ -366,7 +366,7 @@ fn forged_and_foreign_packets_change_nothing() {
     pair.write(0, 1, 1, OPEN, &[span(0, 3000)]);
     let mut frame = vec![0; 1472];
     let End { connection, side, .. } = &mut pair.ends[0];
-    let bytes = connection.transmit(pair.now, &mut frame, side).expect("it has something to send");
+    let bytes = connection.transmit(pair.now, frame[..].as_mut().into(), side).expect("it has something to send");
     let packet = &frame[..bytes];
     let End { connection, side, .. } = &mut pair.ends[1];
     let signed = usize::from(u16::from_le_bytes([packet[16], packet[17]]));
@@ -451,6 +451,54 @@ fn memory_that_is_gone_ends_its_operation_and_no_other() {
     assert_eq!(ended, expected);
     assert_eq!(pair.ends[1].side.notes, [(4, b"told".to_vec())]);
     assert!(pair.run(LONG, |pair| pair.ends.iter().all(|end| end.connection.is_idle())));
+}
+
+/// What is long in its pieces is lent by both sides, and what is short, checked or a note is not.
+#[test]
+fn long_pieces_leave_from_where_they_lie() {
+    const FRAME: usize = 8972;
+    let lent_of = |checksums, act: fn(&mut Pair)| {
+        let mut pair = Pair::new(1, FRAME, checksums, NONE, 1 << 20);
+        act(&mut pair);
+        let (mut lent_bytes, mut packets) = ([0; 2], Vec::new());
+        for _ in 0..8 {
+            for (from, lent_bytes) in lent_bytes.iter_mut().enumerate() {
+                pair.now = pair.now + Duration::from_micros(30);
+                let (now, mut frame) = (pair.now, [0; FRAME]);
+                pair.ends[from].connection.set_share(1 << 20);
+                while let Some((packet, lent)) = pair.ends[from].transmit(now, &mut frame, true) {
+                    *lent_bytes += lent;
+                    packets.push(packet.len());
+                    let End { connection, side, .. } = &mut pair.ends[1 - from];
+                    connection.receive(&packet, now, side).expect("nothing is broken");
+                    connection.end_burst();
+                }
+            }
+        }
+        assert!(packets.iter().all(|&bytes| bytes <= FRAME));
+        lent_bytes
+    };
+    let wide = |pair: &mut Pair| _ = pair.write(0, 1, 1, OPEN, &[span(0, 40_000), span(100_000, 20_000)]);
+    assert_eq!(lent_of(false, wide), [60_000, 0]);
+    assert_eq!(lent_of(true, wide), [0; 2], "what is checked is read here anyway");
+    assert_eq!(lent_of(false, |pair| _ = pair.read(0, 1, 1, OPEN, &[span(0, 600), span(5000, 50_000)])), [0, 50_600]);
+    let narrow = |pair: &mut Pair| {
+        let spans: Vec<Span> = (0..64).map(|at| span(1000 * at, 500)).collect();
+        pair.write(0, 1, 1, OPEN, &spans);
+        pair.read(0, 2, 2, OPEN, &spans);
+    };
+    assert_eq!(lent_of(false, narrow), [0; 2]);
+    let beside_a_note = |pair: &mut Pair| {
+        pair.write(0, 1, 1, OPEN, &[span(0, 2000)]);
+        pair.notify(0, 2, 1, None, b"all is there");
+    };
+    assert_eq!(lent_of(false, beside_a_note), [0; 2]);
+    let gone = |pair: &mut Pair| {
+        let gone = pair.write(0, 1, 1, OPEN, &[span(0, 3000)]);
+        pair.write(0, 2, 2, OPEN, &[span(5000, 2000)]);
+        pair.ends[0].side.gone.push(gone);
+    };
+    assert_eq!(lent_of(false, gone), [2000, 0], "nothing of what is gone");
 }
 
 #[test]
@@ -675,7 +723,7 @@ fn packets_of_one_burst_are_of_one_length() {
         let (mut frame, mut lengths) = (vec![0; 1472], Vec::new());
         loop {
             let End { connection, side, .. } = &mut pair.ends[0];
-            let Some(bytes) = connection.transmit(pair.now, &mut frame, side) else { break };
+            let Some(bytes) = connection.transmit(pair.now, frame[..].as_mut().into(), side) else { break };
             pair.carry(1, frame[..bytes].to_vec());
             lengths.push(bytes);
         }
@@ -694,7 +742,7 @@ fn credit_is_used_by_first_transmissions_alone() {
     let mut packets = |pair: &mut Pair| {
         let (mut count, mut used) = (0, 0);
         let End { connection, side, .. } = &mut pair.ends[0];
-        while let Some(bytes) = connection.transmit(pair.now, &mut frame, side) {
+        while let Some(bytes) = connection.transmit(pair.now, frame[..].as_mut().into(), side) {
             (count, used) = (count + 1, crate::wire::Packet::parse(&frame[..bytes]).unwrap().used());
         }
         (count, used)
@@ -730,7 +778,7 @@ fn a_large_burst_is_acknowledged_whole() {
     let now = pair.now;
     let [one, two] = &mut pair.ends;
     while packets < 120
-        && let Some(bytes) = one.connection.transmit(now, &mut frame, &mut one.side)
+        && let Some(bytes) = one.connection.transmit(now, frame[..].as_mut().into(), &mut one.side)
     {
         packets += 1;
         two.connection.receive(&frame[..bytes], now, &mut two.side).unwrap();
@@ -738,7 +786,7 @@ fn a_large_burst_is_acknowledged_whole() {
     assert_eq!(packets, 120);
     // No time has passed, and the burst has not ended: the first goes with data, the second says all.
     let sent: Vec<_> = std::iter::from_fn(|| {
-        let bytes = two.connection.transmit(now, &mut frame, &mut two.side)?;
+        let bytes = two.connection.transmit(now, frame[..].as_mut().into(), &mut two.side)?;
         let packet = crate::wire::Packet::parse(&frame[..bytes]).unwrap();
         let named =
             packet.ack().expect("there is news").received.words.iter().map(|word| word.count_ones()).sum::<u32>();

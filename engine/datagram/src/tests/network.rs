@@ -7,7 +7,9 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Generation, NoteId, RegionId, Span, Timestamp};
 use penstock_transport::{CounterRef, Note};
 
-use crate::connection::{ConnectionError, ConnectionSettings, DatagramConnection, LocalSide, OutgoingOp, Piece};
+use crate::connection::{
+    ConnectionError, ConnectionSettings, DatagramConnection, LentPiece, LocalSide, OutgoingOp, PacketRoom, Piece,
+};
 use crate::credit::ReceiveBuffer;
 use crate::initiator::{EndedOp, MoveRequest, OpKind, ProtocolViolation};
 use crate::keys::ConnectionKeys;
@@ -91,6 +93,16 @@ impl Side {
         assert_eq!(at, into.len());
     }
 
+    /// Whether the memory of an operation is there still.
+    fn look(&self, op: OutgoingOp) -> Result<(), Cause> {
+        match op {
+            OutgoingOp::Write(operation) if self.gone.contains(&operation) => return Err(Cause::RevokedHere),
+            OutgoingOp::Write(_) => {}
+            OutgoingOp::Answer(operation) => assert!(self.reads.contains_key(&operation)),
+        }
+        Ok(())
+    }
+
     fn copy_in(&mut self, pieces: impl Iterator<Item = (u64, u64)>, bytes: &[u8]) {
         let mut at = 0;
         for (offset, len) in pieces {
@@ -104,12 +116,14 @@ impl Side {
 
 impl LocalSide for Side {
     fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        match op {
-            OutgoingOp::Write(operation) if self.gone.contains(&operation) => return Err(Cause::RevokedHere),
-            OutgoingOp::Write(_) => {}
-            OutgoingOp::Answer(operation) => assert!(self.reads.contains_key(&operation)),
-        }
+        self.look(op)?;
         self.copy_out(pieces, into);
+        Ok(())
+    }
+
+    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
+        self.look(op)?;
+        lent.extend(pieces.iter().map(|piece| LentPiece { address: piece.offset, len: piece.len.into() }));
         Ok(())
     }
 
@@ -178,6 +192,22 @@ pub(super) struct End {
     pub(super) ended: Vec<(u64, Result<u64, Cause>)>,
     pub(super) error: Option<ConnectionError>,
     pub(super) received: BTreeMap<String, u64>,
+}
+
+impl End {
+    /// The next packet, and how many bytes of it were lent.
+    pub(super) fn transmit(&mut self, now: Timestamp, frame: &mut [u8], lends: bool) -> Option<(Vec<u8>, usize)> {
+        let mut lent = Vec::new();
+        let room = PacketRoom { bytes: frame, lent: lends.then_some(&mut lent) };
+        let written = self.connection.transmit(now, room, &mut self.side)?;
+        let mut packet = frame[..written].to_vec();
+        for LentPiece { address, len } in lent {
+            packet.extend_from_slice(&self.side.memory[address as usize..][..len as usize]);
+        }
+        assert!(packet.len() <= frame.len(), "{} B in a frame of {}", packet.len(), frame.len());
+        let lent = packet.len() - written;
+        Some((packet, lent))
+    }
 }
 
 /// Two sides and what is between them.
@@ -321,9 +351,9 @@ impl Pair {
                 *error = Some(fault);
             }
             for _ in 0..64 {
-                let End { connection, side, .. } = &mut self.ends[index];
-                let Some(bytes) = connection.transmit(now, &mut self.frame, side) else { break };
-                let packet = self.frame[..bytes].to_vec();
+                // As by ports that take memory and by others.
+                let lends = self.turns.is_multiple_of(2);
+                let Some((packet, _)) = self.ends[index].transmit(now, &mut self.frame, lends) else { break };
                 self.carry(1 - index, packet);
             }
             let End { connection, ended, .. } = &mut self.ends[index];

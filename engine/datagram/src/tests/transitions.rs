@@ -6,7 +6,7 @@ use penstock_core::{Cause, Span};
 use penstock_transport::{CounterRef, Note};
 
 use super::network::OPEN;
-use crate::connection::{LocalSide, OutgoingOp, Piece};
+use crate::connection::{LentPiece, LocalSide, OutgoingOp, Piece};
 use crate::in_flight::PacketItem;
 use crate::initiator::{EndedOp, Initiator, MoveRequest, OpKind, ProtocolViolation};
 use crate::target::Target;
@@ -21,6 +21,10 @@ struct Stub {
 
 impl LocalSide for Stub {
     fn gather(&mut self, _: OutgoingOp, _: &[Piece], _: &mut [u8]) -> Result<(), Cause> {
+        Ok(())
+    }
+
+    fn lend(&mut self, _: OutgoingOp, _: &[Piece], _: &mut Vec<LentPiece>) -> Result<(), Cause> {
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use penstock_core::{Cause, Generation, NoteId, RegionId, Span, Timestamp};
 use penstock_datagram::connection::ConnectionSettings;
 use penstock_datagram::initiator::{EndedOp, MoveRequest, OpKind, ProtocolViolation};
 use penstock_datagram::wire::{FRAME_BYTES_MIN, MemoryRequest, NotifyHead, Packet};
-use penstock_datagram::{ConnectionKeys, DatagramConnection, LocalSide, OutgoingOp, PacketFate, Piece};
+use penstock_datagram::{ConnectionKeys, DatagramConnection, LentPiece, LocalSide, OutgoingOp, PacketFate, Piece};
 use penstock_transport::{CounterRef, Note};
 
 /// Bytes of the region that the peer may use; its id and generation are 1.
@@ -33,14 +33,27 @@ fn is_inside(request: &MemoryRequest<'_>) -> bool {
     request.key == KEY && request.extents.iter().all(|(offset, len)| offset + len <= REGION_BYTES)
 }
 
-impl LocalSide for Side {
-    fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
-        assert_eq!(pieces.iter().map(|piece| piece.len as usize).sum::<usize>(), into.len());
+impl Side {
+    /// Looks whether bytes may leave from here.
+    fn look(&self, op: OutgoingOp, pieces: &[Piece]) {
         if let OutgoingOp::Answer(operation) = op {
             assert!(self.reads.contains(&operation));
             assert!(pieces.iter().all(|piece| piece.offset + u64::from(piece.len) <= REGION_BYTES));
         }
+    }
+}
+
+impl LocalSide for Side {
+    fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause> {
+        assert_eq!(pieces.iter().map(|piece| piece.len as usize).sum::<usize>(), into.len());
+        self.look(op, pieces);
         into.fill(1);
+        Ok(())
+    }
+
+    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
+        self.look(op, pieces);
+        lent.extend(pieces.iter().map(|piece| LentPiece { address: piece.offset, len: piece.len.into() }));
         Ok(())
     }
 
@@ -153,7 +166,7 @@ pub fn run(input: &[u8]) {
         }
         for packets in 0.. {
             assert!(packets < 1000, "it sends for ever");
-            if connection.transmit(now, &mut frame, &mut side).is_none() {
+            if connection.transmit(now, frame[..].as_mut().into(), &mut side).is_none() {
                 break;
             }
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use penstock::{Config, SystemEnv};
 use penstock_datagram_transport::dpdk::headers::HEADERS_BYTES;
 use penstock_datagram_transport::dpdk::{BURST_MAX, DpdkOptions, DpdkPorts, Queue, Written};
+use penstock_datagram_transport::port::PacketRoom;
 
 use super::BareCarrier;
 use crate::ends::memif::Memif;
@@ -58,8 +59,8 @@ impl BareCarrier for BareQueue {
             return Ok(false);
         }
         for at in 0..frames {
-            let written = self.queue.write(|frame| {
-                let room = frame.get_mut(HEADERS_BYTES..)?.get_mut(..self.frame_bytes)?;
+            let written = self.queue.write(|PacketRoom { bytes, .. }| {
+                let room = bytes.get_mut(HEADERS_BYTES..)?.get_mut(..self.frame_bytes)?;
                 Some(HEADERS_BYTES + write(at, room))
             });
             if written != Written::One {

@@ -27,6 +27,8 @@ pub(super) struct Device {
     pub(super) mac: Mac,
     /// Bytes of an IP packet at most.
     pub(super) mtu: u16,
+    /// Whether packets may lend memory to it.
+    pub(super) lends: bool,
     pub(super) neighbours: Mutex<Neighbours>,
     /// Which of its queue pairs somebody has.
     pub(super) taken: Box<[AtomicBool]>,
@@ -126,6 +128,8 @@ impl Device {
         if answered < 0 {
             return Err(failed(answered));
         }
+        // SAFETY: the port is open.
+        let lends = unsafe { eal.shim.penstock_dpdk_lends(port) } > 0;
         let mac = Mac(facts.mac);
         Ok(Self {
             eal,
@@ -133,6 +137,7 @@ impl Device {
             facts,
             mac: if mac.is_station() { mac } else { own_mac(options.network.address) },
             mtu: if mtu == 0 { facts.mtu } else { mtu },
+            lends,
             neighbours: Mutex::new(Neighbours::new(&options.neighbours)),
             taken: (0..queues).map(|_| AtomicBool::new(false)).collect(),
         })
@@ -205,10 +210,20 @@ mod tests {
             ("--proc-type=secondary", false),
             ("--", false),
             ("abc", false),
+            ("--vdev=net_ring1", false),
+            ("--allow", false),
+            ("-a", false),
+            ("--vdevs", true),
         ] {
             let options = DpdkOptions { more: vec![argument.to_owned()], ..options("net_memif0", 0) };
             assert_eq!(options.check_arguments().is_ok(), is_fine, "{argument}");
         }
+    }
+
+    #[test]
+    fn an_address_of_the_kernel_is_known() {
+        assert!(super::super::is_of_kernel(Ipv4Addr::LOCALHOST));
+        assert!(!super::super::is_of_kernel(Ipv4Addr::new(192, 0, 2, 1)), "nobody has an address of that network");
     }
 
     #[test]

@@ -124,6 +124,12 @@ impl Arp {
     }
 }
 
+/// Whether a frame is for this station; what is for all is not.
+#[inline]
+pub fn is_for(frame: &[u8], station: Mac) -> bool {
+    frame.first_chunk() == Some(&station.0)
+}
+
 fn write_ethernet(into: &mut [u8], from: Mac, to: Mac, kind: [u8; 2]) {
     into[..6].copy_from_slice(&to.0);
     into[6..12].copy_from_slice(&from.0);
@@ -192,6 +198,13 @@ mod tests {
         write(frame.first_chunk_mut().unwrap(), &HERE, &THERE, payload.len());
         frame.extend(payload);
         frame
+    }
+
+    #[test]
+    fn a_frame_is_for_the_station_that_it_names() {
+        let frame = packet(b"payload");
+        assert_eq!([THERE.mac, HERE.mac, Mac::ALL].map(|station| is_for(&frame, station)), [true, false, false]);
+        assert!(!is_for(&frame[..5], THERE.mac));
     }
 
     #[test]

@@ -3,13 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use penstock_dpdk_shim::DpdkPacket;
+use penstock_datagram::{LentPiece, PacketRoom};
+use penstock_dpdk_shim::{DpdkPacket, DpdkPiece};
+
+use penstock_core::limits::SPANS_PER_POST;
 
 use super::device::Device;
 use super::eal;
 
 /// Frames of one burst at most, as the shim has it.
 pub const BURST_MAX: usize = 64;
+
+const _: () =
+    assert!(size_of::<LentPiece>() == size_of::<DpdkPiece>() && align_of::<LentPiece>() == align_of::<DpdkPiece>());
 
 /// Only one thread at a time uses it.
 pub struct Queue {
@@ -19,6 +25,8 @@ pub struct Queue {
     empty: Vec<DpdkPacket>,
     /// Frames that were written and have not left; the first is the next.
     kept: Vec<DpdkPacket>,
+    /// Memory that the frame which is written leaves from.
+    lent: Vec<LentPiece>,
     /// Frames that have come.
     arrived: Vec<DpdkPacket>,
     /// Frames that came with a wrong checksum or not in one piece.
@@ -39,6 +47,7 @@ impl Queue {
             queue,
             empty: burst(),
             kept: burst(),
+            lent: Vec::with_capacity(SPANS_PER_POST),
             arrived: burst(),
             dropped: 0,
         })
@@ -90,17 +99,28 @@ impl Queue {
         !self.empty.is_empty()
     }
 
-    /// Writes one more frame, if there is room: `write` answers its length, or that there is nothing to write.
-    pub fn write(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Written {
+    /// Writes one more frame, if there is room: `write` answers how many bytes it has written, or that there is nothing to write. What it
+    /// lends is read by the next call of [`Queue::flush`], and by nobody after it.
+    pub fn write(&mut self, write: impl FnOnce(PacketRoom<'_>) -> Option<usize>) -> Written {
         if !self.has_empty() {
             return Written::NoRoom;
         }
-        let Some(packet) = self.empty.last_mut() else { return Written::NoRoom };
+        let Self { device, empty, lent, .. } = self;
+        let Some(packet) = empty.last_mut() else { return Written::NoRoom };
         // SAFETY: the buffer has room for so much, DPDK has set all of its memory up, and it is this queue's until it is sent.
         let room = unsafe { std::slice::from_raw_parts_mut(packet.bytes, packet.len as usize) };
-        let Some(len) = write(room) else { return Written::Nothing };
-        assert!(len <= room.len(), "a frame of {len} B was written where {} fit", room.len());
+        lent.clear();
+        let room_bytes = room.len();
+        let Some(len) = write(PacketRoom { bytes: room, lent: device.lends.then_some(&mut *lent) }) else {
+            return Written::Nothing;
+        };
+        assert!(len <= room_bytes, "a frame of {len} B was written where {room_bytes} fit");
         packet.len = len as u32;
+        if !lent.is_empty() {
+            let (pieces, count) = (lent.as_ptr().cast::<DpdkPiece>(), lent.len() as u32);
+            // SAFETY: the packet is this queue's, with room for all of a frame; whoever lent these vouches for them until `flush` has returned.
+            unsafe { device.eal.shim.penstock_dpdk_lend(device.port, packet, pieces, count) };
+        }
         self.kept.extend(self.empty.pop());
         Written::One
     }
@@ -117,6 +137,10 @@ impl Queue {
             shim.penstock_dpdk_send(self.device.port, self.queue, self.kept.as_mut_ptr(), self.kept.len() as u32)
         } as usize;
         self.kept.drain(..left);
+        if !self.kept.is_empty() && self.device.lends {
+            // SAFETY: these are still this queue's, and what was lent to them is there.
+            unsafe { shim.penstock_dpdk_settle(self.kept.as_mut_ptr(), self.kept.len() as u32) };
+        }
         (left, self.kept.is_empty())
     }
 }

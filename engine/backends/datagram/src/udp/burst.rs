@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use penstock_datagram::PacketRoom;
 use penstock_datagram::wire::FRAME_BYTES_MAX;
 use rustix::net::SocketAddrAny;
 
@@ -61,7 +62,7 @@ impl KeptBurst {
         &mut self,
         to: SocketAddr,
         frame_bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+        fill: &mut dyn FnMut(PacketRoom<'_>) -> Option<usize>,
     ) -> bool {
         (self.ip, self.to) = (to.ip(), to.into());
         (self.packets, self.left, self.left_bytes) = (0, 0, 0);
@@ -69,7 +70,7 @@ impl KeptBurst {
         let mut at = 0;
         while self.packets < UDP_MAX_SEGMENTS && (at == 0 || at + frame_bytes <= BURST_BYTES_MAX) {
             let room = &mut self.bytes[at..at + frame_bytes];
-            let Some(bytes) = fill(room) else { return false };
+            let Some(bytes) = fill(room.into()) else { return false };
             assert!((1..=room.len()).contains(&bytes), "a packet of {bytes} B was written where {} fit", room.len());
             self.lengths[self.packets] = bytes as u32;
             self.packets += 1;

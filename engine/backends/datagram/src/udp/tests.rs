@@ -54,10 +54,10 @@ fn packets(lengths: &[usize]) -> Vec<Vec<u8>> {
 }
 
 /// What a burst is filled with: these packets, one after the other.
-fn from<'a>(packets: &'a [Vec<u8>], next: &'a mut usize) -> impl FnMut(&mut [u8]) -> Option<usize> + 'a {
+fn from<'a>(packets: &'a [Vec<u8>], next: &'a mut usize) -> impl FnMut(PacketRoom<'_>) -> Option<usize> + 'a {
     move |room| {
         let packet = packets.get(*next)?;
-        room[..packet.len()].copy_from_slice(packet);
+        room.bytes[..packet.len()].copy_from_slice(packet);
         *next += 1;
         Some(packet.len())
     }
@@ -147,9 +147,9 @@ fn a_burst_is_full_at_64_packets_or_at_what_one_call_carries() {
     let to = receiver.facts().address;
     for (bytes, count) in [(1, 64), (1000, 64), (1472, 44), (20_000, 3), (65_507, 1)] {
         let mut filled = 0;
-        let mut fill = |room: &mut [u8]| {
-            assert_eq!(room.len(), bytes);
-            room.fill(filled as u8);
+        let mut fill = |room: PacketRoom<'_>| {
+            assert_eq!(room.bytes.len(), bytes);
+            room.bytes.fill(filled as u8);
             filled += 1;
             Some(bytes)
         };
@@ -285,7 +285,7 @@ fn what_the_kernel_has_no_room_for_is_kept_and_sent_in_order() {
         let mut next = 0;
         assert_eq!(sender.send(to, FRAME_BYTES, &mut from(&sent, &mut next)), BurstSent::Blocked);
         assert_eq!(next, sent.len(), "it has taken all");
-        let mut fill = |_: &mut [u8]| panic!("it takes nothing while something is kept");
+        let mut fill = |_: PacketRoom<'_>| panic!("it takes nothing while something is kept");
         assert_eq!(sender.send(to, FRAME_BYTES, &mut fill), BurstSent::Blocked);
         let mut flushes = 0;
         while !sender.flush() {
