@@ -58,7 +58,8 @@ pub struct Piece {
     pub len: u32,
 }
 
-/// Bytes of this side's memory, named by their address: whoever lends them vouches that they stay until they have left.
+/// Bytes of this side's memory, named by their address: whoever lends them vouches that they stay until they have left. Ports read
+/// them, and this crate, without unsafe code, cannot say so in a type: [`LocalSide::lend`] is the only one that names any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct LentPiece {

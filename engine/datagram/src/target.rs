@@ -417,7 +417,7 @@ impl Target {
         (bytes - u64::from(part.index) * chunk).min(chunk) as usize
     }
 
-    /// In how many extents they are.
+    /// In how many extents they are, at most.
     pub fn answer_extents(&self, part: OpPart) -> usize {
         let op = &self.ops[slot(part.operation)];
         let start = u64::from(part.index) * even_part(op.bytes, self.chunk) as u64;

@@ -42,7 +42,7 @@
 #define RING_PACKETS 1024
 /* Pieces of lent memory that one packet has at most. */
 #define LENT_MAX 64u
-/* Pieces of lent memory of one burst that have a buffer. */
+/* Pieces of lent memory that have a buffer, for each queue; what is beyond is copied. */
 #define LENT_PIECES 1024
 /* Ethernet's header, with one VLAN tag, and its checksum. */
 #define ETHERNET_BYTES (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 4)
@@ -51,10 +51,12 @@ static_assert(sizeof(struct penstock_dpdk_facts) == 44, "facts");
 static_assert(sizeof(struct penstock_dpdk_options) == 10, "options");
 static_assert(sizeof(struct penstock_dpdk_counts) == 40, "counts");
 static_assert(sizeof(struct penstock_dpdk_packet) == 24, "packet");
+static_assert(sizeof(struct penstock_dpdk_piece) == 16, "piece");
 
 static penstock_dpdk_log log_line;
 static struct rte_mempool *pools[RTE_MAX_ETHPORTS];
-/* Buffers without room, each for one piece of lent memory, and what they share: it is never free, as it is not DPDK's. */
+/* Buffers without room, each for one piece of lent memory, and what DPDK wants them to share: a count, of which nothing depends, as lent
+ * memory is not DPDK's to free. Workers of a port change it without a lock. */
 static struct rte_mempool *lent_pools[RTE_MAX_ETHPORTS];
 static struct rte_mbuf_ext_shared_info lent_info[RTE_MAX_ETHPORTS];
 /* Whether a port moves packets, and whether it waits for its other end where that is not there. */
@@ -174,6 +176,14 @@ static int memif_argument(uint16_t port, const char *name, const char *unless, c
     size_t bytes = strcspn(its, ",");
     memcpy(value, its, RTE_MIN(bytes, room - 1));
     return 1;
+}
+
+/* Whether the arguments of a device have this in them, in whatever way. */
+static int memif_names(uint16_t port, const char *what)
+{
+    struct rte_eth_dev_info info;
+    const struct rte_devargs *given = rte_eth_dev_info_get(port, &info) < 0 ? NULL : rte_dev_devargs(info.device);
+    return given != NULL && given->args != NULL && strstr(given->args, what) != NULL;
 }
 
 /* Finds out at which socket the driver of a memif device meets others. Returns whether it is one. */
@@ -313,12 +323,12 @@ static void end(uint16_t port, int for_good)
 }
 
 /* Whether packets of a port may lend memory: its driver has copied what it sends when it returns, and joins the pieces. memif does both,
- * unless it was told to copy nothing; it joins only where its own pieces are shorter than a buffer has room, and is quicker where it need not. */
+ * unless it was told how to copy nothing; it joins only where its own pieces are shorter than a buffer has room, and is quicker where it need not. */
 static int may_lend(uint16_t port, uint32_t room)
 {
-    char piece[8], zero_copy[8];
+    char piece[8];
     return memif_argument(port, "bsize=", "2048", piece, sizeof piece) && (uint32_t)atoi(piece) < room &&
-           memif_argument(port, "zero-copy=", "no", zero_copy, sizeof zero_copy) && strcmp(zero_copy, "yes") != 0;
+           !memif_names(port, "zero-copy");
 }
 
 static void keep(void *address, void *opaque)

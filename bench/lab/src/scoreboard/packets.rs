@@ -10,6 +10,7 @@ use penstock_datagram_transport::dpdk::DpdkPorts;
 use super::arrival::rally;
 use super::rivals::Rival;
 use super::row::{Goal, Row};
+use super::wake::idle_share;
 use super::{Effort, Pins};
 use crate::ends::datagrams::Datagrams;
 use crate::ends::memif::Memif;
@@ -80,6 +81,8 @@ const SMALL_BYTES: u64 = 64;
 /// A write whose arrival is waited for, and what it may take beside a bare frame.
 const WORD_BYTES: u64 = 8;
 const LATENCY: Goal = Goal::RatioAtMost(1.5);
+/// So long that everybody who naps naps for as long as it does.
+const REST: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(20);
 const IPERF3_BYTES: u64 = 512 << 20;
 
@@ -94,6 +97,8 @@ pub(super) fn measure_over_dpdk(effort: &Effort) -> Result<Vec<Row>, LabError> {
             let mut rows = all(effort, Over::Memif)?;
             effort.tell("one small write and its arrival");
             rows.extend(latency(effort)?);
+            effort.tell("after a rest");
+            rows.extend(resting(effort)?);
             Ok(rows.into_iter().map(|row| row.noted(&format!("DPDK {release}, memif"))).collect())
         }
         Err(why) => {
@@ -280,6 +285,33 @@ fn latency(effort: &Effort) -> Result<Vec<Row>, LabError> {
         Row::compared(DATAGRAM, figures, ("transport tcp", &times[3]), Goal::Reported),
     ];
     Ok(rows.map(|row| row.noted("8 B and their arrival, one way, inline on both sides")).into())
+}
+
+/// Small writes there and back between threaded engines that have been idle for a while, and what idling costs.
+fn resting(effort: &Effort) -> Result<Vec<Row>, LabError> {
+    let pins = Pins::choose();
+    let _stay = Stay::on(&pins.near);
+    let open = |network| {
+        let spec = ends_of(effort, &pins, TransportName::Datagram, network);
+        Ends::open(&EndsSpec { pool_bytes: 1 << 20, ..spec })
+    };
+    let [frame_bytes, _] = Over::Memif.frames();
+    let (mut engine, mut udp) = (open(Over::Memif.network(frame_bytes))?, open(Network::default())?);
+    let rules = Rules { rounds: effort.repeat(10), bytes: WORD_BYTES, manner: Manner::SleepOnNote, pause: REST };
+    let times = interleave(effort.limit(), &[Turn::Engine, Turn::Udp], |turn| match turn {
+        Turn::Engine => rally(&mut engine, rules),
+        _ => rally(&mut udp, rules),
+    })?;
+    let woken = Row::compared(DATAGRAM, (&times[0], "us", 1e3), ("the same over UDP", &times[1]), Goal::Reported);
+    let mut rows =
+        vec![woken.noted(&format!("8 B and their notification, one way, after a rest of {REST:?}, threaded"))];
+    let idle = Duration::from_millis(if effort.quick { 500 } else { 3_000 });
+    for (ends, over) in [(&mut engine, "DPDK"), (&mut udp, "UDP")] {
+        let share = idle_share(ends, idle)?;
+        let row = Row::alone(DATAGRAM, share * 100.0, "% of a CPU", Goal::Reported);
+        rows.push(row.noted(&format!("idle, threaded, over {over}, the busier of both sides")));
+    }
+    Ok(rows)
 }
 
 fn ends_of(effort: &Effort, pins: &Pins, transport: TransportName, network: Network) -> EndsSpec {

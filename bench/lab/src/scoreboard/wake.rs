@@ -56,7 +56,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
 }
 
 /// The share of a CPU that the target's process uses while nothing happens.
-fn idle_share(ends: &mut Ends, idle: Duration) -> Result<f64, LabError> {
+pub(super) fn idle_share(ends: &mut Ends, idle: Duration) -> Result<f64, LabError> {
     let (before, start) = (ends.target_cpu()?, Instant::now());
     let own = clock::process_cpu();
     std::thread::sleep(idle);

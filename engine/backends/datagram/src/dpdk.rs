@@ -37,7 +37,8 @@ use crate::port::{BurstSent, Port, PortFacts, Train};
 const LINK_EVERY: Duration = Duration::from_millis(250);
 
 /// What to do where not one packet comes.
-const UNHEARD_MEND: &str = ": see that the link is up and nothing between takes packets away; a memif joins two ends, and a third one finds nobody";
+const UNHEARD_MEND: &str = ": see that the link is up and nothing between takes packets away; a memif joins two ends, and a third one finds nobody; \
+     the stations of `dpdk.neighbours` are those of the other side";
 
 /// Questions and answers of one burst that are heard at most: whoever floods the port with them is not served before packets.
 const QUESTIONS_MAX: usize = 8;
@@ -104,11 +105,13 @@ impl DpdkOptions {
 
     /// With some arguments DPDK says something and ends the process, or waits for another one.
     fn check_arguments(&self) -> Result<(), DpdkError> {
-        let named = |argument: &str, name: &str| {
-            argument.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        // As DPDK reads them: a long one may be cut short, and a short one has its value behind it.
+        let is_long = |argument: &str| {
+            let name = argument.split('=').next().unwrap_or_default();
+            name.len() > "--".len() && ["--vdev", "--allow", "--block"].iter().any(|whole| whole.starts_with(name))
         };
         let device =
-            |argument: &&String| ["--vdev", "--allow", "--block", "-a", "-b"].iter().any(|name| named(argument, name));
+            |argument: &&String| is_long(argument) || ["-a", "-b"].iter().any(|short| argument.starts_with(short));
         if let Some(argument) = self.more.iter().find(device).cloned() {
             return Err(DpdkError::DeviceArgument { argument });
         }
@@ -342,10 +345,13 @@ impl Port for DpdkPort {
             return 0;
         }
         let mut payloads = [&[][..]; BURST_MAX];
-        let mut count = 0;
+        let (mut count, mut misled) = (0, 0);
         for frame in self.queue.arrived() {
             match EthernetFrame::parse(frame) {
-                EthernetFrame::Udp { to, payload, .. } if to == self.here.address && is_for(frame, self.here.mac) => {
+                EthernetFrame::Udp { to, .. } if to == self.here.address && !is_for(frame, self.here.mac) => {
+                    misled += 1;
+                }
+                EthernetFrame::Udp { to, payload, .. } if to == self.here.address => {
                     payloads[count] = payload;
                     count += 1;
                 }
@@ -361,6 +367,7 @@ impl Port for DpdkPort {
         if count > 0 {
             take(Train::Apart(&payloads[..count]));
         }
+        self.queue.dropped += misled;
         if !self.questions.is_empty() {
             self.hear_arps();
         }

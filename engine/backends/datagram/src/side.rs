@@ -142,6 +142,7 @@ impl LocalSide for Side {
     fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
         let Self { target, local, reads, .. } = self;
         Self::touch(target, Self::memory(local, reads, op), pieces, |window, offset, len| {
+            // This side's section lasts until the port has sent the burst, so these bytes are let until then.
             lent.push(LentPiece { address: window.address_of(offset, len as u64)?, len: len as u64 });
             Ok(())
         })

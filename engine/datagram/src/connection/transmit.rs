@@ -146,7 +146,8 @@ impl DatagramConnection {
             }
             PacketItem::Read(operation) => head(WRITE_BYTES + self.initiator.request(operation).2.len() * EXTENT_BYTES),
             PacketItem::Notify(part) => {
-                ItemSize { heads: NOTIFY_BYTES, payload: self.initiator.note(part).1.len(), pieces: None }
+                let payload = self.initiator.note(part).1.len();
+                ItemSize { heads: NOTIFY_BYTES, payload, pieces: (payload == 0).then_some(0) }
             }
             PacketItem::Data(part) => {
                 let (pieces, payload) = (self.target.answer_extents(part), self.target.answer_bytes(part));
@@ -181,7 +182,7 @@ impl DatagramConnection {
         (has_news && (owes_ack || self.selection.room >= ack_bytes(words))).then_some(words)
     }
 
-    /// Writes the selected messages. Answers the packet's length; an error names one whose memory is not there any more, and why.
+    /// Writes the selected messages. Answers how many bytes were written; an error names one whose memory is not there any more, and why.
     fn build(
         &mut self,
         now: Timestamp,

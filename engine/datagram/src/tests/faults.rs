@@ -493,6 +493,11 @@ fn long_pieces_leave_from_where_they_lie() {
         pair.notify(0, 2, 1, None, b"all is there");
     };
     assert_eq!(lent_of(false, beside_a_note), [0; 2]);
+    let counted = |pair: &mut Pair| {
+        pair.write(0, 1, 1, OPEN, &[span(0, 2000)]);
+        pair.notify(0, 2, 1, Some(1), b"");
+    };
+    assert_eq!(lent_of(false, counted), [2000, 0]);
     let gone = |pair: &mut Pair| {
         let gone = pair.write(0, 1, 1, OPEN, &[span(0, 3000)]);
         pair.write(0, 2, 2, OPEN, &[span(5000, 2000)]);

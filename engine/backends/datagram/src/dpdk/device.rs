@@ -213,7 +213,10 @@ mod tests {
             ("--vdev=net_ring1", false),
             ("--allow", false),
             ("-a", false),
-            ("--vdevs", true),
+            ("--vde=net_ring1", false),
+            ("-a0000:00:01.0", false),
+            ("--all", false),
+            ("--no-telemetry", true),
         ] {
             let options = DpdkOptions { more: vec![argument.to_owned()], ..options("net_memif0", 0) };
             assert_eq!(options.check_arguments().is_ok(), is_fine, "{argument}");

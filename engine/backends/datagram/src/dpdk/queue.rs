@@ -1,5 +1,6 @@
 //! One queue pair of a device: bursts of frames, in DPDK's buffers.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,8 +15,10 @@ use super::eal;
 /// Frames of one burst at most, as the shim has it.
 pub const BURST_MAX: usize = 64;
 
-const _: () =
+const _: () = {
     assert!(size_of::<LentPiece>() == size_of::<DpdkPiece>() && align_of::<LentPiece>() == align_of::<DpdkPiece>());
+    assert!(offset_of!(LentPiece, address) == offset_of!(DpdkPiece, address));
+};
 
 /// Only one thread at a time uses it.
 pub struct Queue {
@@ -29,7 +32,7 @@ pub struct Queue {
     lent: Vec<LentPiece>,
     /// Frames that have come.
     arrived: Vec<DpdkPacket>,
-    /// Frames that came with a wrong checksum or not in one piece.
+    /// Frames that came with a wrong checksum, not in one piece or for another station.
     pub(super) dropped: u64,
 }
 
@@ -100,7 +103,7 @@ impl Queue {
     }
 
     /// Writes one more frame, if there is room: `write` answers how many bytes it has written, or that there is nothing to write. What it
-    /// lends is read by the next call of [`Queue::flush`], and by nobody after it.
+    /// lends is read until the next call of [`Queue::flush`] has returned, and not after it: whoever lends vouches for it so long.
     pub fn write(&mut self, write: impl FnOnce(PacketRoom<'_>) -> Option<usize>) -> Written {
         if !self.has_empty() {
             return Written::NoRoom;
@@ -114,7 +117,8 @@ impl Queue {
         let Some(len) = write(PacketRoom { bytes: room, lent: device.lends.then_some(&mut *lent) }) else {
             return Written::Nothing;
         };
-        assert!(len <= room_bytes, "a frame of {len} B was written where {room_bytes} fit");
+        let whole = lent.iter().fold(len as u64, |whole, piece| whole.saturating_add(piece.len));
+        assert!(whole <= room_bytes as u64, "a frame of {whole} B was written and lent where {room_bytes} fit");
         packet.len = len as u32;
         if !lent.is_empty() {
             let (pieces, count) = (lent.as_ptr().cast::<DpdkPiece>(), lent.len() as u32);
