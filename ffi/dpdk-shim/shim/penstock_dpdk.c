@@ -163,27 +163,28 @@ int penstock_dpdk_add(const char *device, uint16_t queues)
     return port < RTE_MAX_ETHPORTS ? port : -ENODEV;
 }
 
-/* An argument of a memif device, or what it is unless given. Returns whether it is such a device. */
-static int memif_argument(uint16_t port, const char *name, const char *unless, char *value, size_t room)
+/* The arguments of a memif device; NULL: it is none. */
+static const char *memif_arguments(uint16_t port)
 {
     struct rte_eth_dev_info info;
-    memset(value, 0, room);
     if (rte_eth_dev_info_get(port, &info) < 0 || strcmp(info.driver_name, "net_memif") != 0)
-        return 0;
+        return NULL;
     const struct rte_devargs *given = rte_dev_devargs(info.device);
-    const char *named = given != NULL && given->args != NULL ? strstr(given->args, name) : NULL;
+    return given != NULL && given->args != NULL ? given->args : "";
+}
+
+/* One argument of a memif device, or what it is unless given. Returns whether it is such a device. */
+static int memif_argument(uint16_t port, const char *name, const char *unless, char *value, size_t room)
+{
+    const char *arguments = memif_arguments(port);
+    memset(value, 0, room);
+    if (arguments == NULL)
+        return 0;
+    const char *named = strstr(arguments, name);
     const char *its = named != NULL ? named + strlen(name) : unless;
     size_t bytes = strcspn(its, ",");
     memcpy(value, its, RTE_MIN(bytes, room - 1));
     return 1;
-}
-
-/* Whether the arguments of a device have this in them, in whatever way. */
-static int memif_names(uint16_t port, const char *what)
-{
-    struct rte_eth_dev_info info;
-    const struct rte_devargs *given = rte_eth_dev_info_get(port, &info) < 0 ? NULL : rte_dev_devargs(info.device);
-    return given != NULL && given->args != NULL && strstr(given->args, what) != NULL;
 }
 
 /* Finds out at which socket the driver of a memif device meets others. Returns whether it is one. */
@@ -328,7 +329,7 @@ static int may_lend(uint16_t port, uint32_t room)
 {
     char piece[8];
     return memif_argument(port, "bsize=", "2048", piece, sizeof piece) && (uint32_t)atoi(piece) < room &&
-           !memif_names(port, "zero-copy");
+           strstr(memif_arguments(port), "zero-copy") == NULL;
 }
 
 static void keep(void *address, void *opaque)

@@ -588,14 +588,20 @@ fn a_peer_that_is_gone_is_lost_and_a_session_that_is_idle_wakes_nobody() {
     assert!(sides[1].bytes() == [0x55; BYTES]);
 }
 
-#[test]
-fn a_session_of_which_no_packet_comes_ends_within_a_second_or_so() {
+/// A session in which not one packet comes, for a reason: it ends after a second or so.
+fn unheard(spoil: fn(&mut Wire)) -> [Side; 2] {
     let (model, mut sides) = joined();
-    model.0.lock().unwrap().is_cut = true;
+    spoil(&mut model.0.lock().unwrap());
     run(&model, &mut sides, 900 * MS);
     assert_eq!(sides.each_ref().map(|side| side.fault), [None; 2]);
     run(&model, &mut sides, 200 * MS);
     assert_eq!(sides.each_ref().map(|side| side.fault), [Some(LaneFault(Cause::NoPath)); 2]);
+    sides
+}
+
+#[test]
+fn a_session_of_which_no_packet_comes_ends_within_a_second_or_so() {
+    let sides = unheard(|wire| wire.is_cut = true);
     let why = sides[0].lane.as_ref().unwrap().why_broken().unwrap();
     assert!(why.contains(&address(1).to_string()) && why.contains("look at the model"), "{why}");
 }
@@ -623,10 +629,5 @@ fn a_worker_that_no_packet_wakes_stays_awake_and_then_looks_ever_less_often() {
 
 #[test]
 fn a_session_whose_ports_take_nothing_ends_as_soon() {
-    let (model, mut sides) = joined();
-    model.0.lock().unwrap().is_blocked = true;
-    run(&model, &mut sides, 900 * MS);
-    assert_eq!(sides.each_ref().map(|side| side.fault), [None; 2]);
-    run(&model, &mut sides, 200 * MS);
-    assert_eq!(sides.each_ref().map(|side| side.fault), [Some(LaneFault(Cause::NoPath)); 2]);
+    unheard(|wire| wire.is_blocked = true);
 }

@@ -21,7 +21,7 @@ const LENT_BYTES_MIN: usize = 512;
 struct ItemSize {
     heads: usize,
     payload: usize,
-    /// In how many pieces of this side's memory the payload lies at most; none: elsewhere.
+    /// In how many pieces of this side's memory the payload lies at most; none: elsewhere, or nobody asked.
     pieces: Option<usize>,
 }
 
@@ -43,10 +43,13 @@ impl DatagramConnection {
     /// nothing is to be sent now.
     pub fn transmit(&mut self, now: Timestamp, mut room: PacketRoom<'_>, side: &mut impl LocalSide) -> Option<usize> {
         self.excuse_standstill(now);
+        if self.settings.checksums {
+            room.lent = None; // What is checked is read here anyway.
+        }
         loop {
             room.lent.iter_mut().for_each(|lent| lent.clear());
             let owes_ack = self.ack_is_due(now);
-            self.select(now, owes_ack);
+            self.select(now, owes_ack, room.lent.is_some());
             if self.selection.items.is_empty() && !owes_ack {
                 self.turn_by = self.deadline();
                 return None;
@@ -81,7 +84,7 @@ impl DatagramConnection {
 
     /// Chooses what the next packet carries, and takes it: control first, then data of both directions in turns. An acknowledgement that
     /// is owed has its room; if nothing fits beside it, it leaves alone.
-    fn select(&mut self, now: Timestamp, owes_ack: bool) {
+    fn select(&mut self, now: Timestamp, owes_ack: bool, lends: bool) {
         let ack_room = if owes_ack { ack_bytes(ACK_WORDS_WITH_PAYLOAD) } else { 0 };
         self.selection.begin(self.settings.message_frame() - FIXED_BYTES - TAG_BYTES - ack_room);
         self.blocked_until = self.held_back(now);
@@ -93,7 +96,7 @@ impl DatagramConnection {
         while self.selection.has_room()
             && let Some(item) = self.candidate(&mut from, has_credit)
         {
-            let size = self.size(item);
+            let size = self.size(item, lends);
             if !self.selection.push(item, size) {
                 break;
             }
@@ -137,7 +140,7 @@ impl DatagramConnection {
         answer
     }
 
-    fn size(&self, item: PacketItem) -> ItemSize {
+    fn size(&self, item: PacketItem, lends: bool) -> ItemSize {
         let head = |heads| ItemSize { heads, payload: 0, pieces: Some(0) };
         match item {
             PacketItem::Write(part) => {
@@ -150,8 +153,8 @@ impl DatagramConnection {
                 ItemSize { heads: NOTIFY_BYTES, payload, pieces: (payload == 0).then_some(0) }
             }
             PacketItem::Data(part) => {
-                let (pieces, payload) = (self.target.answer_extents(part), self.target.answer_bytes(part));
-                ItemSize { heads: DATA_BYTES, payload, pieces: Some(pieces) }
+                let pieces = lends.then(|| self.target.answer_extents(part));
+                ItemSize { heads: DATA_BYTES, payload: self.target.answer_bytes(part), pieces }
             }
             PacketItem::Refused(_) => head(REFUSED_BYTES),
             PacketItem::GivenUp(_) | PacketItem::Credit(_) => head(SHORT_BYTES),
@@ -228,7 +231,7 @@ impl DatagramConnection {
                 PacketItem::Credit(lines) => writer.credit(lines),
             }
         }
-        let is_lent = !settings.checksums && selection.is_worth_lending();
+        let is_lent = selection.is_worth_lending();
         let mut lent: Option<&mut Vec<LentPiece>> = room.lent.as_deref_mut().filter(|_| is_lent);
         let lent_bytes = if lent.is_some() { selection.payload } else { 0 };
         let written = selection.payload - lent_bytes;

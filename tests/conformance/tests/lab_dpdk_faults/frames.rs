@@ -29,11 +29,13 @@ pub(crate) struct Framed {
     pub(crate) malformed: u64,
     /// Whole packets for the victim with the honest peer's address as that of their sender, of a connection that there is not.
     pub(crate) strangers: u64,
+    /// The same for all stations and no one in particular: they are not for the victim.
+    pub(crate) misled: u64,
 }
 
 impl Framed {
     pub(crate) fn all(self) -> u64 {
-        self.questions + self.arps + self.malformed + self.strangers
+        self.questions + self.arps + self.malformed + self.strangers + self.misled
     }
 }
 
@@ -97,6 +99,7 @@ impl Framer {
                     sent.arps += kind.arps;
                     sent.malformed += kind.malformed;
                     sent.strangers += kind.strangers;
+                    sent.misled += kind.misled;
                 }
             }
         }
@@ -113,7 +116,13 @@ impl Framer {
     }
 
     fn frame(&mut self, is: &mut Framed) -> Vec<u8> {
-        match self.random.below(8) {
+        match self.random.below(9) {
+            8 => {
+                is.misled = 1;
+                let mut packet = self.packet();
+                packet[..6].copy_from_slice(&Mac::ALL.0);
+                packet
+            }
             0..=2 => {
                 is.questions = 1;
                 let from = self.nobody();
