@@ -146,6 +146,15 @@ fn use_own_engines(
     if held.is_empty() { Ok(()) } else { Err(format!("{held:?}")) }
 }
 
+/// Tells a thread beside a test to end, also where the test fails: else the scope would wait for it for ever.
+struct StopsWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for StopsWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_forked_child_starts_engines_of_its_own_though_its_parent_has_some() {
     for setting in [Setting::adaptive(Shm, 1, THERE), Setting::inline(Shm, THERE)] {
@@ -166,6 +175,7 @@ fn a_forked_child_starts_engines_of_its_own_though_its_parent_has_some() {
                     peer.disconnect(PATIENCE);
                 }
             });
+            let _stops = StopsWhenDropped(&stop);
             for round in 0..8 {
                 let answer = in_a_child(|| match use_own_engines(&setting, &folder, &target, &stage) {
                     Ok(()) => 0,
@@ -176,7 +186,6 @@ fn a_forked_child_starts_engines_of_its_own_though_its_parent_has_some() {
                 });
                 assert_eq!(answer, 0, "{setting}, round {round}");
             }
-            stop.store(true, Ordering::Relaxed);
         });
         let mut far = stage.models().1;
         far[5 * 4096..6 * 4096].fill(0x77);

@@ -1,9 +1,8 @@
 //! Which kernels this processor can run, chosen once.
 
-use std::sync::OnceLock;
-
 use super::batch::CopyBatch;
 use super::{cached, store_fence};
+use crate::fork::PerProcess;
 
 /// One set of kernels.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +42,9 @@ pub fn kernels() -> &'static Kernels {
 impl Kernels {
     /// Every set this processor can run, the best last.
     pub fn all_available() -> &'static [Kernels] {
-        static ALL: OnceLock<Vec<Kernels>> = OnceLock::new();
-        ALL.get_or_init(detect)
+        // Not behind a lock: a fork could catch it in the hands of another thread, and asking a virtual processor takes a while.
+        static ALL: PerProcess<Vec<Kernels>> = PerProcess::new();
+        ALL.get(detect)
     }
 
     /// The set of this name, if this processor can run it.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Once;
 
-use penstock_memory::fork::Maker;
+use penstock_memory::fork::{Maker, PerProcess};
 use penstock_verbs_sys::Verbs;
 use penstock_verbs_sys::verbs::*;
 
@@ -194,8 +194,8 @@ pub(super) fn complain(what: &str, adapter: &str, answers: &[i32]) {
 /// Has registered memory stay where it is when this process forks, unless its kernel sees to that by itself. A child that wrote
 /// to a page first would take it away from under the adapter otherwise.
 fn keep_registrations_from_children(verbs: &'static Verbs) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static ONCE: PerProcess<Once> = PerProcess::new();
+    ONCE.get(Once::new).call_once(|| {
         // SAFETY: asks nothing of its caller.
         let status = unsafe { verbs.ibv_is_fork_initialized() };
         if status == Ok(IBV_FORK_UNNEEDED) {
