@@ -148,6 +148,54 @@ pub fn set_link(folder: &Path, name: &str, at_device: bool, is_up: bool) {
     assert!(ip(&["link", "set", &link, if is_up { "up" } else { "down" }]), "{link} is there");
 }
 
+/// Packets that the bridge of a case loses, by chance.
+pub struct Loss {
+    table: String,
+}
+
+/// What was lost, and of how many packets.
+#[derive(Debug)]
+pub struct Lost {
+    pub packets: u64,
+    pub of: u64,
+}
+
+impl Loss {
+    /// From now on so much of all packets between the engines is lost.
+    pub fn begin(folder: &Path, percent: u8) -> Self {
+        let (bridge, prefix) = (bridge(folder), format!("pk{:04x}", number(folder)));
+        let rules = format!(
+            "table bridge {bridge} {{
+                counter seen {{ }}
+                counter lost {{ }}
+                chain forward {{
+                    type filter hook forward priority 0
+                    iifname \"{prefix}*\" counter name seen numgen random mod 100 < {percent} counter name lost drop
+                }}
+            }}"
+        );
+        assert!(run("nft", &[&rules]), "nft makes the table {bridge}");
+        Self { table: bridge }
+    }
+
+    /// From now on nothing is lost.
+    pub fn end(self) -> Lost {
+        let [of, packets] = ["seen", "lost"].map(|counter| {
+            let output = Command::new("nft").args(["list", "counter", "bridge", &self.table, counter]).output();
+            let text = String::from_utf8(output.expect("nft is there").stdout).expect("nft writes text");
+            let number = text.split_whitespace().skip_while(|word| *word != "packets").nth(1);
+            number.and_then(|number| number.parse().ok()).expect("nft says how many packets")
+        });
+        Lost { packets, of }
+    }
+}
+
+impl Drop for Loss {
+    fn drop(&mut self) {
+        run("nft", &["delete", "table", "bridge", &self.table]);
+    }
+}
+
 /// Gives the bridge that address.
 fn join_bridge(folder: &Path, host: IpAddr) {
     let bridge = make_bridge(folder);

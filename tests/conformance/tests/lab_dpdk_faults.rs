@@ -4,6 +4,7 @@
 
 #[path = "lab_datagram_wire/arena.rs"]
 mod arena;
+mod child;
 #[path = "lab_dpdk_faults/frames.rs"]
 mod frames;
 #[path = "lab_dpdk_faults/hostile.rs"]
@@ -12,6 +13,8 @@ mod hostile;
 mod injector;
 #[path = "lab_dpdk_faults/links.rs"]
 mod links;
+#[path = "lab_dpdk_faults/losses.rs"]
+mod losses;
 #[path = "lab_dpdk_faults/processes.rs"]
 mod processes;
 #[path = "lab_dpdk_faults/restarts.rs"]
@@ -32,6 +35,9 @@ const TRANSFERS: usize = 8;
 const INTO: Duration = Duration::from_millis(15);
 /// How long after its time anything may end.
 const LATE: Duration = Duration::from_millis(500);
+
+/// Longer than all of a window is lost by chance.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// These measure: one at a time. None where they cannot run.
 fn alone(test: &str, carrier: Carrier) -> Option<MutexGuard<'static, ()>> {

@@ -129,6 +129,11 @@ impl DpdkOptions {
 pub enum DpdkError {
     #[error(transparent)]
     Shim(#[from] ShimUnusable),
+    #[error(
+        "the process that this one was forked from has started DPDK, which a child cannot use: run a program anew (`exec`, or `spawn` in \
+         Python's multiprocessing), or fork before an engine with `dpdk.device` starts"
+    )]
+    Forked,
     #[error("the thread of DPDK cannot be started: {0}")]
     Thread(io::Error),
     #[error(

@@ -8,6 +8,7 @@ use penstock_conformance::stage::{KV, PATIENCE};
 use penstock_conformance::{Carrier, Options, Place, Setting, Stage, pattern};
 use penstock_dpdk_shim::Shim;
 
+use super::child::in_a_child;
 use super::{THERE, all, alone, carried};
 
 /// How often either side of a memif ends.
@@ -66,6 +67,23 @@ fn both_ends_of_a_memif_end_at_once() {
     for round in 0..TOGETHER {
         moves_all(&mut Stage::sized(&carried(Carrier::Memif, Place::Here), 256 << 10), round);
     }
+}
+
+#[test]
+fn a_forked_child_is_told_that_dpdk_is_its_parents() {
+    let Some(_alone) = alone("a_forked_child_is_told_that_dpdk_is_its_parents", Carrier::Memif) else { return };
+    let mut stage = Stage::with(&carried(Carrier::Memif, Place::Here), Options::default());
+    let spec = carried(Carrier::Memif, THERE).spec(stage.folder.path(), "child");
+    let answer = in_a_child(|| match spec.start() {
+        Err(error) if error.to_string().contains("forked from has started DPDK") => 0,
+        Err(error) => {
+            eprintln!("{error}");
+            1
+        }
+        Ok(_) => 2,
+    });
+    assert_eq!(answer, 0);
+    moves_all(&mut stage, 1);
 }
 
 /// What DPDK has here: devices, and whether there is room for one more thread.

@@ -1,6 +1,7 @@
 //! DPDK's environment, which a process starts once, and keeps.
 
 use std::ffi::{CString, c_char, c_int};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::{fs, thread};
 
@@ -16,8 +17,6 @@ const LINES_KEPT: usize = 4;
 /// DPDK, as this process runs it.
 pub(super) struct Eal {
     pub(super) shim: &'static Shim,
-    /// A process that was forked from the one that has started DPDK leaves it alone.
-    process: u32,
     /// Ports that are open. It is held while one is added or taken out: DPDK does one of these at a time.
     ports: Mutex<Vec<u16>>,
 }
@@ -28,6 +27,9 @@ struct Started {
     result: Result<&'static Eal, String>,
 }
 
+/// The process that has started DPDK, or tried to; zero where none has. A child of it has its memory and none of its threads, and could
+/// wait for ever for the locks below.
+static STARTER: AtomicU32 = AtomicU32::new(0);
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -78,6 +80,12 @@ fn forget_words() {
 pub(super) fn start(options: &DpdkOptions) -> Result<&'static Eal, DpdkError> {
     options.check_arguments()?;
     let (shim, arguments) = (Shim::find()?, options.arguments());
+    let this = std::process::id();
+    // Relaxed: a fork is no other thread.
+    match STARTER.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(other) if other != this => return Err(DpdkError::Forked),
+        _ => {}
+    }
     let mut started = lock(&STARTED);
     let failed = |arguments: &[String], words| DpdkError::Start { arguments: arguments.join(" "), words };
     if let Some(Started { arguments: running, result }) = &*started {
@@ -102,7 +110,7 @@ pub(super) fn start(options: &DpdkOptions) -> Result<&'static Eal, DpdkError> {
     };
     thread::Builder::new().name("penstock-dpdk".to_owned()).spawn(run).map_err(DpdkError::Thread)?;
     let answered = heard.recv().unwrap_or(-libc::EIO);
-    let eal = || &*Box::leak(Box::new(Eal { shim, process: std::process::id(), ports: Mutex::new(Vec::new()) }));
+    let eal = || &*Box::leak(Box::new(Eal { shim, ports: Mutex::new(Vec::new()) }));
     let result = if answered < 0 { Err(words(shim, answered)) } else { Ok(eal()) };
     let answer = result.clone().map_err(|words| failed(&arguments, words));
     *started = Some(Started { arguments, result });
@@ -192,7 +200,7 @@ impl Eal {
 
     /// Whether this process has started DPDK itself. What a fork has of it is its parent's.
     pub(super) fn is_here(&self) -> bool {
-        self.process == std::process::id()
+        STARTER.load(Ordering::Relaxed) == std::process::id()
     }
 }
 
