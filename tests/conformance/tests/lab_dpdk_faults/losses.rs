@@ -38,7 +38,8 @@ fn every_byte_arrives_though_a_tenth_of_the_packets_is_lost() {
 
         pattern::fill(stage.near.window(), OTHER_SEED);
         near = pattern::bytes(OTHER_SEED, 0, BYTES as usize);
-        let spans = (0..SMALL).map(|number| Span { local: number * STEP, remote: BYTES - (number + 1) * STEP, len: 64 });
+        let spans =
+            (0..SMALL).map(|number| Span { local: number * STEP, remote: BYTES - (number + 1) * STEP, len: 64 });
         let small: Vec<_> = spans
             .map(|span| {
                 apply(span, &near, &mut far, true);
