@@ -350,13 +350,10 @@ impl Port for DpdkPort {
             return 0;
         }
         let mut payloads = [&[][..]; BURST_MAX];
-        let (mut count, mut misled) = (0, 0);
+        let (mut count, mut others) = (0, 0);
         for frame in self.queue.arrived() {
             match EthernetFrame::parse(frame) {
-                EthernetFrame::Udp { to, .. } if to == self.here.address && !is_for(frame, self.here.mac) => {
-                    misled += 1;
-                }
-                EthernetFrame::Udp { to, payload, .. } if to == self.here.address => {
+                EthernetFrame::Udp { to, payload, .. } if to == self.here.address && is_for(frame, self.here.mac) => {
                     payloads[count] = payload;
                     count += 1;
                 }
@@ -366,13 +363,13 @@ impl Port for DpdkPort {
                         self.questions.push(arp);
                     }
                 }
-                _ => {}
+                EthernetFrame::Udp { .. } | EthernetFrame::Other => others += 1,
             }
         }
         if count > 0 {
             take(Train::Apart(&payloads[..count]));
         }
-        self.queue.dropped += misled;
+        self.queue.dropped += others;
         if !self.questions.is_empty() {
             self.hear_arps();
         }
