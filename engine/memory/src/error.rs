@@ -200,6 +200,9 @@ pub enum AccessError {
         /// Bytes the window has.
         window_len: u64,
     },
+    /// It is a device's.
+    #[error("it is device memory, which no processor touches: move it by a transfer")]
+    Device,
     /// The window is read only.
     #[error("the window is read only: ask the owner of the memory for write rights")]
     ReadOnly,

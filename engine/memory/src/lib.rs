@@ -4,7 +4,7 @@
 //! [`Window`]: an address range with bounds and rights, kept alive by its owner. Read in this
 //! order:
 //!
-//! - [`window`]: the one type that names memory; `host`: the unsafe doors for the caller's own (`mapped`: what the kernel
+//! - [`window`]: the one type that names memory of this processor; [`memory`]: the same or a device's, which no processor touches; `host`: the unsafe doors for the caller's own (`mapped`: what the kernel
 //!   says of it)
 //! - [`segment`]: sealed shared memory for rings (with `mapping` and `memfd` below it); `share`: what of
 //!   it others are given
@@ -29,6 +29,7 @@ pub mod life;
 mod mapped;
 mod mapping;
 mod memfd;
+pub mod memory;
 mod numa;
 mod pages;
 pub mod pool;
@@ -49,6 +50,7 @@ pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
 pub use host::HostMemory;
 pub use life::{LivenessError, LivenessLock};
 pub use mapping::Access;
+pub use memory::{DeviceId, DeviceWindow, Memory};
 pub use pages::{PageKind, PagesReport};
 pub use pool::{Pool, map_foreign_pool};
 pub use pool_spec::{DEFAULT_BLOCK_BYTES, Pages, PoolSpec};

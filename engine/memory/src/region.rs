@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use penstock_core::{Generation, RegionId, Rights};
 
+use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::window::Window;
 
@@ -24,7 +25,7 @@ pub struct Region {
     generation: AtomicU32,
     pub(crate) label: Arc<str>,
     pub(crate) rights: Rights,
-    pub(crate) window: Window,
+    pub(crate) memory: Memory,
     pub(crate) origin: Origin,
     withdrawn: AtomicBool,
 }
@@ -34,11 +35,11 @@ impl Region {
         (id, generation): (RegionId, Generation),
         label: Arc<str>,
         rights: Rights,
-        window: Window,
+        memory: Memory,
         origin: Origin,
     ) -> Self {
         let (withdrawn, generation) = (AtomicBool::new(false), AtomicU32::new(generation.0));
-        Self { id, generation, label, rights, window, origin, withdrawn }
+        Self { id, generation, label, rights, memory, origin, withdrawn }
     }
 
     /// Its id, reused after it is gone; only together with the generation a name.
@@ -68,12 +69,22 @@ impl Region {
         self.rights
     }
 
-    pub fn window(&self) -> &Window {
-        &self.window
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Its memory, if a processor can touch it.
+    pub fn host(&self) -> Option<&Window> {
+        self.memory.host()
     }
 
     pub fn bytes(&self) -> u64 {
-        self.window.len()
+        self.memory.len()
+    }
+
+    /// Its first byte, as its owner calls it.
+    pub fn base_address(&self) -> u64 {
+        self.memory.base_address()
     }
 
     /// Where its memory came from.

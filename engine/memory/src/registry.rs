@@ -10,9 +10,9 @@ use penstock_core::{Generation, RegionId, Rights};
 
 use crate::hash::FastHash;
 use crate::host::HostMemory;
+use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::region::{Origin, Region};
-use crate::window::Window;
 
 use self::addresses::Addresses;
 
@@ -109,8 +109,8 @@ struct Content {
 }
 
 impl Content {
-    fn of(window: &Window, label: &Arc<str>, rights: Rights) -> Self {
-        let (base, len, is_writable) = (window.base_address(), window.len(), window.is_writable());
+    fn of(memory: &Memory, label: &Arc<str>, rights: Rights) -> Self {
+        let (base, len, is_writable) = (memory.base_address(), memory.len(), memory.is_writable());
         Self { base, len, is_writable, rights: rights.into(), label: Arc::clone(label) }
     }
 }
@@ -127,25 +127,25 @@ impl Registry {
         if rights.allows_write() && !window.is_writable() {
             return Err(RegionError::ReadOnly);
         }
-        self.register(window, label, rights, || Origin::Host)
+        self.register(window.into(), label, rights, || Origin::Host)
     }
 
     /// Registers a pool under its own label and rights; again gives the same region, counted.
     pub fn register_pool(&self, pool: Arc<Pool>) -> Result<Arc<Region>, RegionError> {
         let (window, rights) = (pool.window().clone(), pool.rights());
         let origin = Arc::clone(&pool);
-        self.register(window, pool.label(), rights, || Origin::Pool(origin))
+        self.register(window.into(), pool.label(), rights, || Origin::Pool(origin))
     }
 
     fn register(
         &self,
-        window: Window,
+        memory: Memory,
         label: &str,
         rights: Rights,
         origin: impl FnOnce() -> Origin,
     ) -> Result<Arc<Region>, RegionError> {
         let label: Arc<str> = Arc::from(label);
-        let content = Content::of(&window, &label, rights);
+        let content = Content::of(&memory, &label, rights);
         let mut tables = self.write();
         if let Some(region) = tables.again(&content) {
             return Ok(region);
@@ -153,7 +153,7 @@ impl Registry {
         let index = tables.vacant_slot()?;
         let slot = &mut tables.slots[index as usize];
         let name = (RegionId(index), Generation(slot.generation));
-        let region = Arc::new(Region::new(name, label, rights, window, origin()));
+        let region = Arc::new(Region::new(name, label, rights, memory, origin()));
         slot.live = Some(Live { region: Arc::clone(&region), registrations: 1 });
         tables.by_content.insert(content, index);
         self.changed(&mut tables, index);
@@ -196,7 +196,7 @@ impl Registry {
             slot.generation = next;
             tables.vacant.push(id.0);
         }
-        let content = Content::of(&region.window, &region.label, region.rights);
+        let content = Content::of(&region.memory, &region.label, region.rights);
         tables.by_content.remove(&content);
         region.withdraw();
         self.changed(&mut tables, id.0);

@@ -246,7 +246,7 @@ impl<E: Env> Engine<E> {
             return None;
         }
         let region = self.engine.shared.registry.find_at(address, bytes, false)?;
-        let range = (region.window().base_address(), region.bytes());
+        let range = (region.base_address(), region.bytes());
         covers(range, address, bytes).then(|| LocalRegion { engine: Arc::clone(&self.engine), region })
     }
 

@@ -370,7 +370,7 @@ impl<E: Env> Peer<E> {
     /// of references. Anything but plain success is left to the ordinary way.
     #[inline(never)]
     fn move_at_once(&self, plan: &PlanInner, how: &Submit<'_>) -> AtOnce {
-        let is_simple = plan.shape.units() == 1 && how.note.is_none() && plan.is_synchronous;
+        let is_simple = plan.shape.units() == 1 && how.note.is_none() && plan.pair.is_synchronous;
         if !is_simple
             || !self.made(plan)
             || !self.has(how.counter)

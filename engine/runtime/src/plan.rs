@@ -5,16 +5,15 @@ mod addressed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_core::limits::{UNITS_AT_ONCE, UNITS_AT_ONCE_BY_KERNEL};
 use penstock_core::plan::{self, RegionBounds, RegionKey, Section, Shape};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::fork::Maker;
-use penstock_memory::{Blocks, Region, Window};
+use penstock_memory::{Blocks, Memory, Region};
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_transport::host::{OwnerStateView, is_renewal, withdrawn_bytes};
-use penstock_transport::{Batch, RemoteMemory, Revisions};
+use penstock_transport::{Batch, Pair, RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
 use crate::peer::{Peer, RemoteRegion};
@@ -45,10 +44,8 @@ pub(crate) struct PlanInner {
     /// The regions themselves, for each section.
     regions: Box<[Regions]>,
     pub(crate) hint: Hint,
-    /// Whether every post of it has moved its bytes when it returns.
-    pub(crate) is_synchronous: bool,
-    /// Units of it that are worth one go while nothing else waits.
-    pub(crate) units_at_once: u64,
+    /// How posts behave between the memories of all of its sections.
+    pub(crate) pair: Pair,
     /// All spans, expanded, of a plan that is one unit of a few: an inline engine moves it in one post.
     pub(crate) flat: Box<[Span]>,
     /// The state of withdrawn memory this plan was last checked against.
@@ -61,9 +58,10 @@ pub(crate) struct PlanInner {
 type Regions = (Arc<Region>, Arc<RemoteEntry>);
 
 pub(crate) struct Sides {
-    pub(crate) local: Window,
+    pub(crate) local: Memory,
     pub(crate) local_key: RegionKey,
     pub(crate) remote: RemoteMemory,
+    pair: Pair,
 }
 
 impl Sides {
@@ -73,13 +71,15 @@ impl Sides {
         peer: &PeerState,
         direction: Direction,
     ) -> Result<Self, PlanError> {
-        let local = region.window().clone();
+        let local = region.memory().clone();
         if direction == Direction::Read && !local.is_writable() {
             return Err(RegionError::ReadOnly { label: region.label().to_owned() }.into());
         }
         let remote = peer.import(entry);
-        let remote = remote.map_err(|source| RegionError::Import { label: entry.news.label.clone(), source })?;
-        Ok(Self { local, local_key: section.local(), remote })
+        let refused = |source| RegionError::Import { label: entry.news.label.clone(), source };
+        let remote = remote.map_err(refused)?;
+        let pair = peer.registrar.pair(&peer.caps, &local, &remote).map_err(refused)?;
+        Ok(Self { local, local_key: section.local(), remote, pair })
     }
 }
 
@@ -225,8 +225,8 @@ impl Plan {
     }
 }
 
-/// A pair of regions named in a plan, with what resolving it needs.
-struct Pair {
+/// Two regions named in a plan, with what resolving them needs.
+struct Between {
     engine: u64,
     maker: Maker,
     local: Arc<Region>,
@@ -242,7 +242,7 @@ struct Pair {
 #[must_use = "a plan is made by build()"]
 pub struct PlanBuilder<'a> {
     shape: plan::Builder<'a>,
-    pairs: Vec<Pair>,
+    pairs: Vec<Between>,
     kept: Vec<Blocks>,
 }
 
@@ -278,7 +278,7 @@ impl<'a> PlanBuilder<'a> {
         };
         let far = if news.block_bytes > 0 { far.with_block_bytes(news.block_bytes) } else { far };
         self.shape = self.shape.between(near, far);
-        self.pairs.push(Pair {
+        self.pairs.push(Between {
             engine: shared.epoch.0,
             maker: shared.maker,
             local: Arc::clone(local),
@@ -353,7 +353,7 @@ impl<'a> PlanBuilder<'a> {
         });
         let regions = regions.collect();
         // The oldest revision of all pairs: what was withdrawn later is looked at once more.
-        let seen = |of: fn(&Pair) -> u64| pairs.iter().map(of).min().unwrap_or(0);
+        let seen = |of: fn(&Between) -> u64| pairs.iter().map(of).min().unwrap_or(0);
         let seen = Revisions { local: seen(|pair| pair.here), remote: seen(|pair| pair.there) };
         Plan::new(shape, (peer, engine), regions, seen, kept)
     }
@@ -372,30 +372,16 @@ impl Plan {
         let sides = sides.map(|(section, regions)| Sides::of(section, regions, &peer, shape.direction()));
         let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
         let hint = hint_for(shape.bytes());
-        let is_synchronous = sides.iter().all(|side| side.remote.is_synchronous());
-        let by_kernel = sides.iter().any(|side| matches!(side.remote, RemoteMemory::ProcessVm(_)));
-        let units_at_once = if by_kernel { UNITS_AT_ONCE_BY_KERNEL } else { UNITS_AT_ONCE };
+        let pair = sides.iter().map(|side| side.pair).reduce(Pair::and).unwrap_or(Pair::NOTHING);
         let flat = flatten(&shape);
         let (seen_here, seen_there) = (AtomicU64::new(seen.local), AtomicU64::new(seen.remote));
-        let inner = PlanInner {
-            shape,
-            peer,
-            engine,
-            sides,
-            regions,
-            hint,
-            is_synchronous,
-            units_at_once,
-            flat,
-            seen_here,
-            seen_there,
-            _kept: kept,
-        };
+        let inner =
+            PlanInner { shape, peer, engine, sides, regions, hint, pair, flat, seen_here, seen_there, _kept: kept };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
 
-impl Pair {
+impl Between {
     fn check(&self, peer: &Arc<PeerState>, engine: u64) -> Result<(), PlanError> {
         if self.engine != engine {
             return Err(PlanError::TwoEngines);

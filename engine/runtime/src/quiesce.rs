@@ -352,7 +352,7 @@ impl Quarantined {
     /// The same as (address, length) in this process; empty for what is not a region of this engine's.
     pub fn ranges(&self) -> Vec<(u64, u64)> {
         let Some(region) = &self.0.region else { return Vec::new() };
-        let base = region.window().base_address();
+        let base = region.base_address();
         self.0.extents.iter().map(|&(offset, len)| (base + offset, len)).collect()
     }
 
@@ -376,14 +376,14 @@ impl Drop for Entry {
             return;
         }
         let peers: Vec<&str> = self.witnesses.iter().map(QuiesceCondition::who).collect();
-        let (address, bytes) = (region.window().base_address(), region.bytes());
+        let (address, bytes) = (region.base_address(), region.bytes());
         tracing::warn!(
             region = self.label,
             peers = peers.join(", "),
             "{bytes} bytes at {address:#x} are never given back: they might still be written or read"
         );
         // Whatever owns the memory is never dropped.
-        std::mem::forget(region.window().clone());
+        std::mem::forget(region.memory().clone());
     }
 }
 

@@ -57,9 +57,14 @@ impl<E: Env> LocalRegion<E> {
         self.region.rights()
     }
 
-    /// Its memory. Peers may write it at any time, so it is never given out as a slice.
-    pub fn window(&self) -> &Window {
-        self.region.window()
+    /// Where its first byte is, as plans by address name it.
+    pub fn base(&self) -> u64 {
+        self.region.base_address()
+    }
+
+    /// Its memory, if a processor can touch it. Peers may write it at any time, so it is never given out as a slice.
+    pub fn host(&self) -> Option<&Window> {
+        self.region.host()
     }
 
     /// An arrival counter that peers find by this label.
@@ -197,6 +202,11 @@ impl<E: Env> Pool<E> {
             });
         }
         taken
+    }
+
+    /// Its memory. Peers may write it at any time, so it is never given out as a slice.
+    pub fn window(&self) -> &Window {
+        self.pool.window()
     }
 
     /// The memory itself: its blocks, pages and node.

@@ -56,7 +56,8 @@ impl<E: Env> Shared<E> {
         let key = self.slots.claim().ok_or(SubmitError::Full { what: "the table of transfers" })?;
         let slot = self.slots.get(key).expect("this key was claimed just now");
         let bytes = plan.map_or(0, Plan::bytes);
-        let split = self.workers.len() > 1 && bytes >= SPLIT_BYTES_MIN && peer.caps.multi_worker;
+        let split =
+            self.workers.len() > 1 && bytes >= SPLIT_BYTES_MIN && plan.is_some_and(|plan| plan.inner.pair.splits);
         let helpers = if split { self.workers.len() } else { 1 };
         slot.begin(1 + helpers as u32, note.map(|note| note.payload), is_watched);
         let command = |step: usize| Command {

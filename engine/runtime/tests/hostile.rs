@@ -169,7 +169,7 @@ fn one_plan_belongs_to_one_engine() {
             assert!(nx.deregister(S).unwrap().is_quiesced());
             let out = p.submit(&plan, Submit::new()).unwrap().wait();
             let mut byte = [9u8; 1];
-            nx.window().read_into(0, &mut byte).unwrap();
+            nx.host().unwrap().read_into(0, &mut byte).unwrap();
             panic!("after x's deregister answered Quiesced, a's worker wrote: {out:?}, byte {}", byte[0]);
         }
     }

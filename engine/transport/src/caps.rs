@@ -42,7 +42,7 @@ pub struct Caps {
     /// When written bytes are visible to the target.
     pub placement: Placement,
     /// Whether [`crate::Lane::post`] has moved the bytes when it returns, where this side reaches the memory
-    /// itself; [`crate::RemoteMemory::is_synchronous`] says it for one region.
+    /// itself; [`crate::Pair::is_synchronous`] says it for one pair of memories.
     pub synchronous: bool,
     /// Whether a notification may be posted while batches of its transfer are still in flight on the same lane, which then holds
     /// it back until they have landed, and drops it if one fails. Without it the runtime posts it after their completions; behind

@@ -7,8 +7,8 @@
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, NoteId, Span};
-use penstock_memory::Window;
 use penstock_memory::copy::Hint;
+use penstock_memory::{Memory, Window};
 
 use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
@@ -27,7 +27,7 @@ pub struct Revisions {
 pub struct Batch<'a> {
     pub direction: Direction,
     /// The local region's memory.
-    pub local: &'a Window,
+    pub local: &'a Memory,
     /// Id and generation of the local region: a lane that copies into it later looks up by them whether it was withdrawn.
     pub local_region: RegionKey,
     /// The remote region's memory, as this process reaches it.
@@ -39,7 +39,7 @@ pub struct Batch<'a> {
     /// The revisions at which the plan was checked against the withdrawals: see [`Lane::post`].
     pub checked_at: Revisions,
     /// Completion id (a `wr_id`) under which [`LaneEvents::completed`] reports accepted spans. Unused where
-    /// [`RemoteMemory::is_synchronous`].
+    /// [`crate::Pair::is_synchronous`].
     pub completion_id: u64,
     /// Which transfer it belongs to: a notification behind it names the same. Zero where the whole plan is synchronous.
     pub transfer: u64,
@@ -47,7 +47,13 @@ pub struct Batch<'a> {
     pub transfer_bytes: u64,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// The local region's memory, for lanes whose processor touches it.
+    #[inline]
+    pub fn host(&self) -> Result<&'a Window, PostError> {
+        self.local.host().ok_or(PostError::Refused(Cause::NoPath))
+    }
+
     /// The longest prefix of its spans with at most `most` bytes and [`SPANS_PER_POST`] spans: how many spans, and their
     /// bytes. A lane calls it with at least [`UNIT_BYTES`](penstock_core::limits::UNIT_BYTES), the longest span there is: with
     /// less it may be none.

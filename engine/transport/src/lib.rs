@@ -9,7 +9,7 @@
 //! - [`caps`]: what a transport can do and what it promises
 //! - [`lane`]: one worker's way to one peer: posting, notifying, polling
 //! - [`driver`]: what one worker does for all its lanes at once
-//! - [`remote`]: a peer's memory, as this process reaches it
+//! - [`remote`]: a peer's memory, as this process reaches it; [`pair`]: how bytes go between it and memory here
 //! - [`peer_view`]: what this engine can see of a peer's withdrawals and workers
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`packets`]: what became of packets, where a transport has some of its own
@@ -27,6 +27,7 @@ pub mod lane;
 pub mod link;
 pub mod mediated;
 pub mod packets;
+pub mod pair;
 pub mod peer_view;
 pub mod record;
 pub mod remote;
@@ -42,5 +43,6 @@ pub use link::{
     Scope, Streams, Transport, TransportMessages,
 };
 pub use packets::{PacketStatistics, PeerPackets};
+pub use pair::Pair;
 pub use peer_view::{Fence, PeerView, RemoteGateLog};
 pub use remote::{AccessPath, RdmaMemory, RemoteMemory, TargetMediatedMemory};

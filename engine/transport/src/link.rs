@@ -8,12 +8,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::{Generation, RegionId, Rights};
-use penstock_memory::{MemoryError, ProcessWatch, Region};
+use penstock_memory::{Memory, MemoryError, ProcessWatch, Region};
 
 use crate::caps::Caps;
 use crate::driver::Driver;
 use crate::lane::{Lane, LaneFault};
 use crate::packets::{PacketStatistics, PeerPackets};
+use crate::pair::Pair;
 use crate::peer_view::PeerView;
 use crate::remote::{AccessPath, RemoteMemory};
 
@@ -158,6 +159,12 @@ pub trait Registrar: Send + Sync {
         // Fds that mean nothing to this transport are closed.
         drop(extra_fds);
         self.import(region, fd)
+    }
+
+    /// How bytes go between memory here and a region that was imported; asked once for each pair when a plan is built.
+    fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
+        let no_path = || ImportError::NoPath("this transport reaches no device memory".to_owned());
+        Pair::of_host(caps, local, remote).ok_or_else(no_path)
     }
 
     /// How a peer's region would be accessed, and why not better. Maps nothing.

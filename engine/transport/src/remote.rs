@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use penstock_core::plan::RegionKey;
-use penstock_memory::{ProcessVmMemory, Window};
+use penstock_memory::{DeviceWindow, ProcessVmMemory, Window};
 
 /// A peer's memory, as this process accesses it. Decided when the region is imported; a lane does not choose again.
 #[derive(Debug, Clone)]
 pub enum RemoteMemory {
     /// It is mapped here: this processor copies.
     Mapped(Window),
+    /// It is a device's that this process has: the device copies.
+    Device(DeviceWindow),
     /// It is another process's own: the kernel copies, in a system call of this processor.
     ProcessVm(ProcessVmMemory),
     /// Its owner's worker moves the bytes, on request: through bounce slots on one host, over a stream between hosts.
@@ -44,17 +46,10 @@ impl RemoteMemory {
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Mapped(window) => window.len(),
+            Self::Device(window) => window.len(),
             Self::ProcessVm(memory) => memory.bytes(),
             Self::TargetMediated(memory) => memory.bytes,
             Self::Rdma(memory) => memory.bytes,
-        }
-    }
-
-    /// Whether [`crate::Lane::post`] has moved the bytes when it returns.
-    pub fn is_synchronous(&self) -> bool {
-        match self {
-            Self::Mapped(_) | Self::ProcessVm(_) => true,
-            Self::TargetMediated(_) | Self::Rdma(_) => false,
         }
     }
 }

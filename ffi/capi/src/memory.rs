@@ -269,7 +269,7 @@ pub unsafe extern "C" fn penstock_region_look(
     call(|| {
         let region = find_region(region)?;
         let block_bytes = if let AnyRegion::Pool(pool) = &region { pool.memory().block_bytes() } else { 0 };
-        let (base, bytes) = (region.window().base_address(), region.bytes());
+        let (base, bytes) = (region.base(), region.bytes());
         let rights = u32::from(u8::from(region.rights()));
         // SAFETY: the caller's promise.
         unsafe { write_sized(info, penstock_region_info { size: 0, base, bytes, block_bytes, rights }) }

@@ -133,7 +133,7 @@ impl Target {
                 self.pools.insert("hoard".to_owned(), self.engine()?.pool(spec)?);
                 Reply::Done
             }
-            Command::Digest { label } => Reply::Digests(pattern::window_digests(self.region(&label)?.window())),
+            Command::Digest { label } => Reply::Digests(pattern::window_digests(self.region(&label)?.host().unwrap())),
             Command::Counter { region, label } => {
                 let counter = self.region(&region)?.counter(&label)?;
                 self.counters.insert(label, counter);
@@ -162,7 +162,7 @@ impl Target {
                 Reply::Quiesced(held.is_quiesced())
             }
             Command::FillAndWatch { label, extents, seed, hold_ms } => {
-                let window = self.region(&label)?.window();
+                let window = self.region(&label)?.host().unwrap();
                 pattern::fill(window, seed);
                 std::thread::sleep(Duration::from_millis(hold_ms));
                 let expected = pattern::digests(&pattern::bytes(seed, 0, window.len() as usize));
@@ -271,7 +271,7 @@ impl Target {
     }
 
     fn verify_on_notes(&self, label: &str, count: usize) -> Result<Reply, Refusal> {
-        let (engine, window) = (self.engine()?, self.region(label)?.window());
+        let (engine, window) = (self.engine()?, self.region(label)?.host().unwrap());
         let mut taken = Vec::new();
         for _ in 0..count {
             while taken.is_empty() {

@@ -60,7 +60,7 @@ fn read_only_memory_is_sent_from_and_neither_read_into_nor_offered_for_writing()
         let refused = stage.engine.register(mapped.probed().unwrap(), "rw", Rights::READ_WRITE).unwrap_err();
         assert!(refused.to_string().contains("mapped read-only"), "{setting}: {refused}");
         let region = stage.engine.register(mapped.probed().unwrap(), "ro", Rights::READ).unwrap();
-        let (address, remote) = (region.window().base_address(), stage.far().base());
+        let (address, remote) = (region.host().unwrap().base_address(), stage.far().base());
         let entries = [(address + 100, remote + 7, 50_000)];
         let plan = Plan::write_addresses(stage.peer(), &entries).build().unwrap();
         assert_eq!(stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap().bytes, 50_000);
@@ -78,7 +78,7 @@ fn read_only_memory_is_sent_from_and_neither_read_into_nor_offered_for_writing()
         let plan = Plan::read_addresses(stage.peer(), &[(address, remote + 60_000, 4096)]).build().unwrap();
         stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();
         let mut found = [0; 4096];
-        region.window().read_into(0, &mut found).unwrap();
+        region.host().unwrap().read_into(0, &mut found).unwrap();
         assert_eq!(found[..], far[60_000..64_096], "{setting}");
         assert!(stage.engine.register(mapped.probed().unwrap(), "rw", Rights::READ_WRITE).is_ok());
         drop(region);

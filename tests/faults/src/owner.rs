@@ -34,7 +34,7 @@ pub fn own(folder: &Path, name: &str) {
     obey(|order| match order.split_once(' ') {
         Some(("count", byte)) => count(&region, byte.parse().expect("a byte")).to_string(),
         Some(("fill", byte)) => {
-            region.window().fill(0, OWNED_BYTES, byte.parse().expect("a byte")).expect("it is as long as that");
+            region.host().unwrap().fill(0, OWNED_BYTES, byte.parse().expect("a byte")).expect("it is as long as that");
             "filled".to_owned()
         }
         _ => panic!("no such order: {order}"),
@@ -43,7 +43,7 @@ pub fn own(folder: &Path, name: &str) {
 
 fn count(region: &LocalRegion<SystemEnv>, byte: u8) -> usize {
     let mut bytes = vec![0; OWNED_BYTES as usize];
-    region.window().read_into(0, &mut bytes).expect("it is as long as that");
+    region.host().unwrap().read_into(0, &mut bytes).expect("it is as long as that");
     bytes.iter().filter(|&&found| found == byte).count()
 }
 

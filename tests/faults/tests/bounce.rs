@@ -40,7 +40,7 @@ fn bytes_are_exact_and_several_slots_are_under_way_at_once() {
     let mut owner = Owner::start(CHILD, folder.path(), "owner");
     let (engine, near) = writer(folder.path(), Progress::Adaptive);
     let peer = meet(&engine, &owner);
-    near.window().fill(0, OWNED_BYTES, WRITTEN).unwrap();
+    near.host().unwrap().fill(0, OWNED_BYTES, WRITTEN).unwrap();
     let plan = whole(&near, &peer);
     for _ in 0..5 {
         submit(&peer, &plan, Submit::new()).wait().unwrap();
@@ -55,7 +55,7 @@ fn bytes_are_exact_and_several_slots_are_under_way_at_once() {
     let read = Plan::read(&near, &remote).extents(&span).build().unwrap();
     submit(&peer, &read, Submit::new()).wait().unwrap();
     let mut found = vec![0; OWNED_BYTES as usize];
-    near.window().read_into(0, &mut found).unwrap();
+    near.host().unwrap().read_into(0, &mut found).unwrap();
     assert!(found[3..found.len() - 2].iter().all(|&byte| byte == OWNED_BYTE), "what was read is not what is there");
     assert_eq!((found[2], found[found.len() - 2]), (WRITTEN, WRITTEN), "bytes beside it are as they were");
     drop((plan, read, peer, near, engine));
@@ -68,7 +68,7 @@ fn a_frozen_owner_that_has_begun_nothing_gets_nothing_and_the_answer_is_immediat
     let mut owner = Owner::start(CHILD, folder.path(), "owner");
     let (engine, near) = writer(folder.path(), Progress::Adaptive);
     let peer = meet(&engine, &owner);
-    near.window().fill(0, OWNED_BYTES, WRITTEN).unwrap();
+    near.host().unwrap().fill(0, OWNED_BYTES, WRITTEN).unwrap();
     let plan = whole(&near, &peer);
     owner.freeze();
     for _ in 0..3 {
@@ -126,7 +126,7 @@ fn freeze_midway(label: &str, by: By) {
     let mut other = Owner::start(CHILD, folder.path(), "other");
     let (engine, near) = writer(folder.path(), Progress::Adaptive);
     let (peer, other_peer) = (meet(&engine, &owner), meet(&engine, &other));
-    near.window().fill(0, OWNED_BYTES, WRITTEN).unwrap();
+    near.host().unwrap().fill(0, OWNED_BYTES, WRITTEN).unwrap();
     let (plan, other_plan) = (whole(&near, &peer), whole(&near, &other_peer));
     let mut caught = false;
     for round in 0..FREEZES_MAX {
@@ -173,7 +173,7 @@ fn freeze_midway(label: &str, by: By) {
     }
     assert!(caught, "of {FREEZES_MAX} freezes none came in the middle of a copy");
     // What it wakes up to harms nothing: bytes written afterwards are exact.
-    near.window().fill(0, OWNED_BYTES, WRITTEN + 1).unwrap();
+    near.host().unwrap().fill(0, OWNED_BYTES, WRITTEN + 1).unwrap();
     submit(&peer, &plan, Submit::new()).wait().unwrap();
     assert_eq!((owner.count(WRITTEN + 1), other.count(WRITTEN)), (OWNED_BYTES, OWNED_BYTES));
     assert!(engine.quarantined().is_empty(), "nothing of this engine was ever in question");
@@ -200,7 +200,7 @@ fn an_owner_that_dies_ends_its_own_transfers_and_is_quiet() {
     let mut other = Owner::start(CHILD, folder.path(), "other");
     let other_peer = meet(&engine, &other);
     let other_plan = whole(&near, &other_peer);
-    near.window().fill(0, OWNED_BYTES, WRITTEN).unwrap();
+    near.host().unwrap().fill(0, OWNED_BYTES, WRITTEN).unwrap();
     for life in 0..5 {
         let owner = Owner::start(CHILD, folder.path(), "owner");
         let peer = meet(&engine, &owner);
@@ -250,11 +250,11 @@ fn an_inline_owner_moves_the_bytes_when_it_comes_to_it() {
     }
     assert!(transfer.poll().is_none(), "nobody but the owner may move it");
     let mut found = vec![0; 300_000];
-    far.window().read_into(0, &mut found).unwrap();
+    far.host().unwrap().read_into(0, &mut found).unwrap();
     assert!(found.iter().all(|&byte| byte == OWNED_BYTE));
     assert!(turn_until(&[&near_engine, &far_engine], || transfer.poll().is_some()));
     assert_eq!(transfer.poll().unwrap().unwrap().bytes, 299_990);
-    far.window().read_into(0, &mut found).unwrap();
+    far.host().unwrap().read_into(0, &mut found).unwrap();
     let written = found[2..299_992].iter().all(|&byte| byte == WRITTEN);
     assert!(written && found[..2] == [OWNED_BYTE; 2] && found[299_992..] == [OWNED_BYTE; 8]);
 }

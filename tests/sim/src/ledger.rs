@@ -60,7 +60,7 @@ impl<'a> Ground<'a> {
     /// Fills a block.
     pub(crate) fn fill(&self, index: u32, full_of: u8) {
         for (at, len) in self.shape.parts(index) {
-            self.region.window().fill(at, len, full_of).expect("a block is in its region");
+            self.region.host().unwrap().fill(at, len, full_of).expect("a block is in its region");
         }
     }
 
@@ -68,7 +68,7 @@ impl<'a> Ground<'a> {
     fn untouched(&self, index: u32) -> Result<(), Violated> {
         for (at, len) in self.shape.parts(index) {
             let mut found = vec![0; len as usize];
-            self.region.window().read_into(at, &mut found).expect("a block is in its region");
+            self.region.host().unwrap().read_into(at, &mut found).expect("a block is in its region");
             if let Some(byte) = found.iter().position(|&byte| byte != POISON) {
                 let at = at + byte as u64;
                 let words =

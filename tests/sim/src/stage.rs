@@ -230,14 +230,14 @@ impl Seat {
     pub fn write_row(&self, (block, layer): (u32, usize), token: u32, row: u32, bytes: &[u8]) {
         let region = self.region().expect("it lives");
         let at = self.player.at(block, layer, token, row);
-        region.window().write_from(at, bytes).expect("a block is in its region");
+        region.host().unwrap().write_from(at, bytes).expect("a block is in its region");
     }
 
     /// What stands in a row of a token of one of its blocks.
     pub fn read_row(&self, (block, layer): (u32, usize), token: u32, row: u32) -> [u8; ROW_BYTES as usize] {
         let region = self.region().expect("it lives");
         let (mut found, at) = ([0; ROW_BYTES as usize], self.player.at(block, layer, token, row));
-        region.window().read_into(at, &mut found).expect("a block is in its region");
+        region.host().unwrap().read_into(at, &mut found).expect("a block is in its region");
         found
     }
 

@@ -41,7 +41,7 @@ fn tug(world: &World) {
     for round in 0..ROUNDS {
         let (here, there) = (1 + round, 101 + round);
         near.window().fill(0, BYTES, here).unwrap();
-        far.window().fill(0, BYTES, there).unwrap();
+        far.host().unwrap().fill(0, BYTES, there).unwrap();
         let write = random.once_in(2);
         let plan = if write { Plan::write(&near, &remote) } else { Plan::read(&near, &remote) };
         let span = [Span { local: 3, remote: 70, len: BYTES - 100 }];
@@ -58,21 +58,22 @@ fn tug(world: &World) {
             2 => assert!(far.revoke(&[(0, BYTES)], SECOND).unwrap().is_quiesced()),
             _ => assert!(near.revoke(&[(0, BYTES)], SECOND).unwrap().is_quiesced()),
         }
-        let before = (contents(near.window()), contents(far.window()));
+        let before = (contents(near.window()), contents(far.host().unwrap()));
         if stop == 2 && !write {
             // A read may still bring what it had read before.
             world.run_until(STEPS, || transfer.poll().is_some()).unwrap();
         } else if stop != 0 {
             (0..200).for_each(|_| world.step());
             let owner_is_concerned = stop != 3 || !write;
-            let after = (contents(near.window()), contents(far.window()));
+            let after = (contents(near.window()), contents(far.host().unwrap()));
             assert!(!owner_is_concerned || before == after, "something landed after it was quiesced");
         }
         world.run_until(STEPS, || transfer.poll().is_some()).unwrap();
         match (transfer.poll().unwrap(), stop) {
             (Ok(done), _) => {
                 assert_eq!(done.bytes, BYTES - 100);
-                let (at, byte, window) = if write { (70, here, far.window()) } else { (3, there, near.window()) };
+                let (at, byte, window) =
+                    if write { (70, here, far.host().unwrap()) } else { (3, there, near.window()) };
                 let found = contents(window);
                 assert!(found[at..at + done.bytes as usize].iter().all(|&found| found == byte), "bytes are not exact");
                 assert!(found[..at].iter().all(|&found| found != byte), "bytes before it");
@@ -82,7 +83,7 @@ fn tug(world: &World) {
             (Err(fault), 3) => assert_eq!(fault.cause, Cause::RevokedHere),
             (Err(fault), _) => panic!("nobody stopped it: {fault}"),
         }
-        world.note(digest(&contents(far.window())));
+        world.note(digest(&contents(far.host().unwrap())));
     }
     world.run_until(STEPS, || source.transfers_held() == 0 && target.transfers_held() == 0).unwrap();
     assert!(source.quarantined().is_empty() && target.quarantined().is_empty());

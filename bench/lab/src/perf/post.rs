@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
 
 use penstock::limits::SPANS_PER_POST;
-use penstock::memory::Window;
 use penstock::memory::copy::hint_for;
+use penstock::memory::{Memory, Window};
 use penstock::transport::lane::{Handle, LaneFault};
 use penstock::transport::{
     Batch, Lane, LaneEvents, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteMemory, Revisions,
@@ -63,15 +63,15 @@ pub(super) fn post_all<'a>(plans: impl Iterator<Item = &'a Plan>, local: &Window
     // Not known to the compiler, as the engine's lanes are not.
     let lane: &mut dyn Lane = std::hint::black_box(&mut lane);
     let mut spans = [Span::default(); SPANS_PER_POST];
-    let remote = RemoteMemory::from(remote.clone());
+    let (local, remote) = (Memory::from(local.clone()), RemoteMemory::from(remote.clone()));
     let start = Instant::now();
     for plan in plans {
-        post_one(plan, lane, (local, &remote), &mut spans);
+        post_one(plan, lane, (&local, &remote), &mut spans);
     }
     start.elapsed().as_nanos() as f64
 }
 
-fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &RemoteMemory), spans: &mut [Span]) {
+fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Memory, &RemoteMemory), spans: &mut [Span]) {
     let shape = plan.shape();
     let (claims, moved) = (AtomicU64::new(0), AtomicU64::new(0));
     let hint = hint_for(plan.bytes());

@@ -107,7 +107,7 @@ fn plans(effort: &Effort) -> Result<Vec<Row>, LabError> {
         pair.register(&pair.far, layer, bytes)?;
     }
     pair.refresh()?;
-    let base = pair.near.regions().iter().map(|region| region.window().base_address()).min().unwrap_or_default();
+    let base = pair.near.regions().iter().map(|region| region.base()).min().unwrap_or_default();
     let entry = |layer: usize, block: usize| {
         let at = |block: usize| base + (layer * bytes + block * BLOCK_BYTES) as u64;
         // Every second block, and others at the target: no two entries are one piece.
@@ -183,7 +183,7 @@ fn one_more(effort: &Effort, regions: usize) -> Result<Vec<Row>, LabError> {
         let start = Instant::now();
         let region = pair.register(&pair.far, regions, BLOCK_BYTES)?;
         let called = start.elapsed();
-        let address = region.window().base_address();
+        let address = region.base();
         while pair.peer.region_at(address, BLOCK_BYTES as u64).is_none() {
             if start.elapsed() > WITHIN {
                 return Err(LabError::Target { why: "it was not told of a region".to_owned() });

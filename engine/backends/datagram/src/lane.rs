@@ -81,7 +81,7 @@ impl Lane for DatagramLane {
             spans,
         };
         let operation = endpoint.connection.post(kind, &what);
-        let (window, key, checked_at) = (batch.local.clone(), batch.local_region, batch.checked_at.local);
+        let (window, key, checked_at) = (batch.host()?.clone(), batch.local_region, batch.checked_at.local);
         endpoint.side.begin_move(operation, OpMemory { window, key, checked_at });
         Ok(Posted::Accepted(count))
     }

@@ -247,8 +247,8 @@ fn joined_with(receive_bytes: [u64; 2], frame: usize) -> (Model, [Side; 2]) {
     });
     let sides: Vec<Side> = sides.collect();
     let sides: [Side; 2] = sides.try_into().unwrap_or_else(|_| unreachable!());
-    sides[0].region.window().fill(0, BYTES as u64, 0x11).unwrap();
-    sides[1].region.window().fill(0, BYTES as u64, 0x55).unwrap();
+    sides[0].region.host().unwrap().fill(0, BYTES as u64, 0x11).unwrap();
+    sides[1].region.host().unwrap().fill(0, BYTES as u64, 0x55).unwrap();
     (model, sides)
 }
 
@@ -293,7 +293,7 @@ impl Side {
         let region = Arc::clone(&self.region);
         let batch = Batch {
             direction,
-            local: region.window(),
+            local: region.memory(),
             local_region: self.key(),
             remote: &remote,
             spans: &[span],
@@ -319,7 +319,7 @@ impl Side {
 
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; BYTES];
-        self.region.window().read_into(0, &mut bytes).unwrap();
+        self.region.host().unwrap().read_into(0, &mut bytes).unwrap();
         bytes
     }
 
@@ -400,7 +400,7 @@ fn what_was_heard_or_changed_on_the_way_lands_nowhere_and_disturbs_nobody() {
     run(&model, &mut sides, 50 * MS);
     assert_eq!(sides[1].got.notes.len(), 1);
     // The memory is used for something else now.
-    sides[1].region.window().fill(0, BYTES as u64, 0x77).unwrap();
+    sides[1].region.host().unwrap().fill(0, BYTES as u64, 0x77).unwrap();
     let seen = model.0.lock().unwrap().seen.clone();
     assert!(seen.len() > 14);
     for (to, packet) in &seen {

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_memory::Region;
+use penstock_memory::{Memory, Region};
 use penstock_transport::{AccessPath, AdvertisedRegion, Exported, ImportError, Registrar, RemoteMemory};
 
 use crate::directory::{Deposit, Regions};
@@ -24,10 +24,13 @@ impl Registrar for LocalRegistrar {
 
     fn import(&self, region: &AdvertisedRegion<'_>, _token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let found = self.theirs.find(region.id.0, region.generation.0).ok_or(ImportError::Gone)?;
-        if found.window().len() != region.bytes {
+        if found.bytes() != region.bytes {
             return Err(ImportError::Malformed("its length is not the one advertised"));
         }
-        Ok(found.window().clone().into())
+        Ok(match found.memory().clone() {
+            Memory::Host(window) => RemoteMemory::Mapped(window),
+            Memory::Device(window) => RemoteMemory::Device(window),
+        })
     }
 
     fn access_path(&self, _region: &AdvertisedRegion<'_>) -> AccessPath {

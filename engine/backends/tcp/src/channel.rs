@@ -88,6 +88,7 @@ impl Channel {
 
     /// Takes as many of the spans as fit into one message.
     pub(crate) fn post(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<Posted, PostError> {
+        let local = batch.host()?;
         let (count, bytes) = batch.fitting(PAYLOAD_BYTES_MAX);
         let spans = &batch.spans[..count];
         batch.check_bounds(spans, memory)?;
@@ -101,7 +102,7 @@ impl Channel {
         (op.completion_id, op.transfer) = (batch.completion_id, batch.transfer);
         (op.key, op.checked) = (batch.local_region, batch.checked_at.local);
         (op.remote, op.revision) = (memory.key, batch.checked_at.remote);
-        op.memory = Some(batch.local.clone());
+        op.memory = Some(local.clone());
         op.spans.extend_from_slice(spans);
         if let Some(stream) = &mut self.streams[place] {
             stream.outgoing.push(id);

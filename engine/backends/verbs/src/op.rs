@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Direction, Generation, NoteId, RegionId, Span};
-use penstock_memory::Window;
+use penstock_memory::Memory;
 use penstock_transport::{Batch, CounterRef, Failure, FlushRequest, Note, NotifyRequest, RdmaMemory};
 
 use crate::pairing::RAILS_MAX;
@@ -34,7 +34,7 @@ pub(crate) struct Op {
     /// The rail that it is on.
     pub(crate) rail: usize,
     /// Memory of this engine that it may still touch, by which name, and the local keys to it.
-    pub(crate) memory: Option<Window>,
+    pub(crate) memory: Option<Memory>,
     pub(crate) key: RegionKey,
     pub(crate) keys: [u32; RAILS_MAX],
     pub(crate) remote: Option<Arc<RdmaMemory>>,

@@ -92,12 +92,13 @@ impl Regions {
         {
             return Ok(keys);
         }
+        let Some(window) = region.host() else { return Err(AdapterError::DeviceMemory.into()) };
         // Not under the lock: memory is pinned meanwhile, which may take long. Who comes second drops what it has made.
         let mut made = Vec::with_capacity(rails.len());
         for &adapter in rails {
             let is_there = |entry: &Entry| entry.on[adapter].is_some();
             if !self.is_dead(adapter) && !self.lock().get(&name).is_some_and(is_there) {
-                made.push((adapter, self.adapters[adapter].register(region.window(), access(region))?));
+                made.push((adapter, self.adapters[adapter].register(window, access(region))?));
             }
         }
         let mut table = self.lock();
@@ -107,9 +108,8 @@ impl Regions {
             let (id, presented) = (region.id(), generation);
             return Err(RegionError::StaleGeneration { id, presented, current }.into());
         }
-        let entry = table
-            .entry(name)
-            .or_insert_with(|| Entry { window: region.window().clone(), on: vec![None; self.adapters.len()] });
+        let entry =
+            table.entry(name).or_insert_with(|| Entry { window: window.clone(), on: vec![None; self.adapters.len()] });
         for (adapter, registration) in made {
             entry.on[adapter].get_or_insert(registration);
         }
@@ -143,7 +143,7 @@ impl Regions {
 
 /// What peers and this side's own adapters may do with a region.
 fn access(region: &Region) -> AccessFlags {
-    let (rights, land) = (region.rights(), region.window().is_writable());
+    let (rights, land) = (region.rights(), region.memory().is_writable());
     AccessFlags { read: rights.allows_read(), write: rights.allows_write() && land, land }
 }
 

@@ -106,7 +106,7 @@ impl VerbsRegistrar {
         // With no rights as well: this side's own adapters read it and write it, and now is a better moment than under a transfer.
         match self.regions.keys(region, generation, &self.adapters) {
             _ if region.rights() == Rights::NONE => nothing("the region gives no rights to peers"),
-            Ok(keys) => keyed(region.window().base_address(), &keys.remote[..self.adapters.len()]),
+            Ok(keys) => keyed(region.base_address(), &keys.remote[..self.adapters.len()]),
             Err(error) => {
                 tracing::warn!(region = region.label(), %error, "memory cannot be offered to a peer's cards");
                 nothing(&error.to_string())

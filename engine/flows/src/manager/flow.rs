@@ -120,16 +120,16 @@ pub(super) struct Pulled {
     pub(super) urgency: Urgency,
 }
 
-/// Memory for those that come.
+/// FlowMemory for those that come.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct FlowMemory {
     pub(super) sources: Spares<SourceTransfer>,
     pub(super) sinks: Spares<SinkTransfer>,
     pub(super) lent: Spares<LentTransfer>,
     pub(super) pulled: Spares<Pulled>,
 }
 
-impl Memory {
+impl FlowMemory {
     /// Nothing is kept of it any more.
     pub(super) fn drop(&mut self, flow: Flow) {
         match flow {

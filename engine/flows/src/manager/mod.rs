@@ -63,7 +63,7 @@ use self::book::Book;
 pub use self::book::{BlockAccess, BlockUseKey, Placed, User};
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Inconsistency;
-use self::flow::{Flow, Held, Memory};
+use self::flow::{Flow, FlowMemory, Held};
 pub use self::gates::GateId;
 use self::gates::Gates;
 use self::last_words::LastWords;
@@ -103,7 +103,7 @@ pub struct TransferManager {
     partners: Partners,
     /// Those that stand, and those that have ended and are not let go of: bytes may move, or nobody has asked how they ended.
     transfers: Transfers<Held>,
-    memory: Memory,
+    memory: FlowMemory,
     /// In which of all of them each peer has a part.
     shares: Shares,
     /// Whose part is moved under each name.
@@ -171,7 +171,7 @@ impl TransferManager {
             totals: Totals::new(settings.tokens_default, settings.tokens_quantile),
             partners: Partners::default(),
             transfers: Transfers::new(settings.transfers, (one, other)),
-            memory: Memory::default(),
+            memory: FlowMemory::default(),
             shares: Shares::default(),
             moves: Moves::default(),
             timers: Timers::default(),

@@ -1,5 +1,8 @@
 //! Which kernels this processor can run, chosen once.
 
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
 use super::batch::CopyBatch;
 use super::{cached, store_fence};
 use crate::fork::PerProcess;
@@ -34,9 +37,18 @@ mod sets {
 }
 
 /// The best kernels of this processor.
+#[inline]
 pub fn kernels() -> &'static Kernels {
-    let all = Kernels::all_available();
-    all.last().unwrap_or(&PORTABLE)
+    static BEST: AtomicPtr<Kernels> = AtomicPtr::new(ptr::null_mut());
+    #[cold]
+    fn choose() -> &'static Kernels {
+        let best = Kernels::all_available().last().unwrap_or(&PORTABLE);
+        BEST.store(ptr::from_ref(best).cast_mut(), Ordering::Release); // SYNC best-kernels: pairs with the load below
+        best
+    }
+    let best = BEST.load(Ordering::Acquire); // SYNC best-kernels: pairs with the store above
+    // SAFETY: it is null, or stands for a set that stays.
+    unsafe { best.as_ref() }.unwrap_or_else(choose)
 }
 
 impl Kernels {

@@ -118,12 +118,25 @@ pub fn scatter(
     spans: &[Span],
     hint: Hint,
 ) -> Result<u64, CopyError> {
-    scatter_with(kernels(), local, remote, direction, spans, hint)
+    scatter_by(kernels, local, remote, direction, spans, hint)
 }
 
 /// As [`scatter`], with chosen kernels: for tests and benches.
 pub fn scatter_with(
     kernels: &Kernels,
+    local: &Window,
+    remote: &Window,
+    direction: Direction,
+    spans: &[Span],
+    hint: Hint,
+) -> Result<u64, CopyError> {
+    scatter_by(|| kernels, local, remote, direction, spans, hint)
+}
+
+/// The kernels are asked for where they are needed.
+#[inline(always)]
+fn scatter_by<'k>(
+    kernels: impl FnOnce() -> &'k Kernels,
     local: &Window,
     remote: &Window,
     direction: Direction,
@@ -139,7 +152,7 @@ pub fn scatter_with(
     let long = batch.span_bytes_mean() >= STREAMING_SPAN_BYTES_MIN;
     match (batch.overlap(), hint) {
         (Overlap::Some, _) => cached::move_in_order(&batch),
-        (Overlap::None, Hint::Streaming) if long => kernels.streaming(&batch),
+        (Overlap::None, Hint::Streaming) if long => kernels().streaming(&batch),
         (Overlap::None, _) => cached::copy(&batch),
     }
     Ok(batch.bytes())

@@ -58,7 +58,7 @@ impl Addresses {
 }
 
 fn range_of(region: &Region) -> (u64, u64) {
-    (region.window().base_address(), region.bytes())
+    (region.base_address(), region.bytes())
 }
 
 impl Kept {
@@ -74,7 +74,7 @@ impl Kept {
             }
             if let Some(region) = region {
                 let range = range_of(&region);
-                self.index.insert(range, id.0, Entry { id, is_writable: region.window().is_writable() });
+                self.index.insert(range, id.0, Entry { id, is_writable: region.memory().is_writable() });
                 self.ranges.insert(id.0, range);
             }
         }

@@ -83,7 +83,7 @@ fn a_pool_is_a_region_under_its_own_label_and_rights() {
     assert!(Arc::ptr_eq(&region, &again));
     assert_eq!((region.label(), region.rights()), ("kv", Rights::READ));
     assert!(Arc::ptr_eq(region.pool().unwrap(), &pool));
-    assert_eq!(region.window().base_address(), pool.window().base_address());
+    assert_eq!(region.base_address(), pool.window().base_address());
     assert!(register(&registry, 0x1000, "host").pool().is_none());
 }
 

@@ -220,7 +220,7 @@ fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
         generation,
         label,
         bytes: region.bytes(),
-        base: region.window().base_address(),
+        base: region.base_address(),
         rights: region.rights().into(),
         block_bytes: region.pool().map_or(0, |pool| pool.block_bytes()),
         path,

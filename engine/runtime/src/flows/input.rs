@@ -8,7 +8,7 @@ use penstock_core::{Env, RegionId};
 use penstock_flows::action::Urgency;
 use penstock_flows::manager::Consume;
 use penstock_flows::{FlowCause, LayoutKey, LegError, Status};
-use penstock_memory::Blocks;
+use penstock_memory::{AccessError, Blocks};
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, RequestId, TransferId};
 
@@ -274,13 +274,14 @@ impl<E: Env> Input<E> {
         let region = shared.look_at_manager(|manager| manager.layout(self.layout).map(|layout| layout.region()));
         let region = region.and_then(|at| shared.registry.resolve(RegionId(at.region.0), at.generation).ok());
         let region = region.ok_or(CallError::NoLayout)?;
+        let window = region.host().ok_or(FlowError::Copy(AccessError::Device))?;
         for piece in pieces {
             let end = piece.offset + piece.len;
             let room = buffers
                 .get_mut(piece.buffer)
                 .and_then(|buffer| buffer.get_mut(usize::try_from(piece.offset).ok()?..usize::try_from(end).ok()?));
             let room = room.ok_or(FlowError::Room { buffer: piece.buffer, needed: end })?;
-            region.window().read_into(piece.region_offset, room).map_err(FlowError::Copy)?;
+            window.read_into(piece.region_offset, room).map_err(FlowError::Copy)?;
         }
         self.taken(leg)
     }

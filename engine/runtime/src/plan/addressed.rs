@@ -43,7 +43,7 @@ impl fmt::Display for Near {
 
 impl Near {
     fn local(region: &Region) -> Self {
-        Self { label: region.label().to_owned(), base: region.window().base_address(), bytes: region.bytes() }
+        Self { label: region.label().to_owned(), base: region.base_address(), bytes: region.bytes() }
     }
 
     fn remote(entry: &RemoteEntry) -> Self {
@@ -78,7 +78,7 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
             Side::Local => {
                 let region = shared.registry.find_at(address, bytes, self.direction == Direction::Read)?;
                 let key = RegionKey { region: region.id(), generation: region.generation() };
-                let found = Found { key, base: region.window().base_address(), len: region.bytes() };
+                let found = Found { key, base: region.base_address(), len: region.bytes() };
                 locals.entry(key).or_insert(region);
                 Some(found)
             }

@@ -140,11 +140,11 @@ impl<E: Env> Worker<E> {
         };
         let units = current.command.units();
         // An asynchronous lane may return `Full` inside a unit: then one unit is claimed at a time.
-        let is_synchronous = current.command.plan.as_ref().is_none_or(|plan| plan.inner.is_synchronous);
+        let is_synchronous = current.command.plan.as_ref().is_none_or(|plan| plan.inner.pair.is_synchronous);
         let statistics = &shared.workers[self.index].statistics;
         // On an asynchronous lane, ready bits of other lanes are no reason to post fewer units.
         let at_once = match &current.command.plan {
-            Some(plan) if is_alone && !(lanes_ready && is_synchronous) => plan.inner.units_at_once,
+            Some(plan) if is_alone && !(lanes_ready && is_synchronous) => plan.inner.pair.units_at_once,
             _ => 1,
         };
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
@@ -387,7 +387,8 @@ fn send_notify(
 #[inline(never)]
 fn post_notify(current: &mut Active, slot: &Slot, entry: &mut LaneEntry, in_flight: &mut InFlightOps) {
     let Active { command, notify_state, .. } = &*current;
-    let is_meant = command.peer.caps.ordered && !command.is_split && *notify_state == NotifyState::NotPosted;
+    let is_ordered = command.plan.as_ref().is_some_and(|plan| plan.inner.pair.is_ordered);
+    let is_meant = is_ordered && !command.is_split && *notify_state == NotifyState::NotPosted;
     if !is_meant || command.notify.is_empty() || slot.stop_reason().is_some() {
         return;
     }

@@ -82,14 +82,16 @@ impl End {
     }
 
     fn fill(&self, blocks: &[u32], byte: u8) {
-        blocks.iter().for_each(|&block| self.memory.window().fill(u64::from(block) * BLOCK, BLOCK, byte).unwrap());
+        blocks
+            .iter()
+            .for_each(|&block| self.memory.host().unwrap().fill(u64::from(block) * BLOCK, BLOCK, byte).unwrap());
     }
 
     /// Bytes of these blocks that are not this one.
     fn others(&self, blocks: &[u32], byte: u8) -> usize {
         let mut found = vec![0; BLOCK as usize];
         let count = |&block: &u32| {
-            self.memory.window().read_into(u64::from(block) * BLOCK, &mut found).unwrap();
+            self.memory.host().unwrap().read_into(u64::from(block) * BLOCK, &mut found).unwrap();
             found.iter().filter(|found| **found != byte).count()
         };
         blocks.iter().map(count).sum()
@@ -359,11 +361,11 @@ fn the_block_for_what_goes_once_is_kept_until_nothing_can_land_there() {
             let at = u64::from(BLOCKS) * BLOCK + u64::from(id.index) * ONCE;
             let is_its = next.indices() == [id.index];
             if is_its {
-                sink.memory.window().fill(at, ONCE, NEXT).unwrap();
+                sink.memory.host().unwrap().fill(at, ONCE, NEXT).unwrap();
             }
             assert!(input.abort(PATIENCE));
             let mut found = vec![0; ONCE as usize];
-            sink.memory.window().read_into(at, &mut found).unwrap();
+            sink.memory.host().unwrap().read_into(at, &mut found).unwrap();
             assert!(!is_its || found.iter().all(|byte| *byte == NEXT), "round {number}: it was overwritten");
             drop((input, output, next));
         }

@@ -249,7 +249,7 @@ impl CopyLane {
 
 #[inline]
 fn copy_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> {
-    copy::scatter(batch.local, remote, batch.direction, batch.spans, batch.hint)
+    copy::scatter(batch.host()?, remote, batch.direction, batch.spans, batch.hint)
         .map(Posted::Moved)
         .map_err(|_| PostError::OutOfBounds)
 }
@@ -257,7 +257,7 @@ fn copy_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> 
 /// The kernel copies while the hazard is up, as this processor would.
 #[inline(never)]
 fn copy_process_vm(batch: &Batch<'_>, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
-    process_vm::scatter(batch.local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
+    process_vm::scatter(batch.host()?, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
         if let ProcessVmError::Refused(_) = error {
             return PostError::OutOfBounds;
         }
@@ -285,8 +285,8 @@ impl Lane for CopyLane {
             match batch.remote {
                 RemoteMemory::Mapped(remote) => copy_mapped(batch, remote),
                 RemoteMemory::ProcessVm(remote) => copy_process_vm(batch, remote),
-                // `TargetMediated` was handled above; `Rdma` memory cannot be copied by the CPU.
-                RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) => {
+                // `TargetMediated` was handled above; the others cannot be copied by the CPU.
+                RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) | RemoteMemory::Device(_) => {
                     Err(PostError::Fault(LaneFault(Cause::NoPath)))
                 }
             }

@@ -101,7 +101,7 @@ impl LaneTarget {
             return Ok(Err(withdrawn.cause_for_peer()));
         }
         let Some(region) = self.last.hold(&self.registry, key) else { return Ok(Err(Cause::RevokedByPeer)) };
-        let (rights, window) = (region.rights(), region.window());
+        let (rights, Some(window)) = (region.rights(), region.host()) else { return Ok(Err(Cause::NoPath)) };
         let is_allowed = match wants {
             Wants::Write => rights.allows_write() && window.is_writable(),
             Wants::Read => rights.allows_read(),
@@ -113,7 +113,7 @@ impl LaneTarget {
 
     /// The memory of the last region that was admitted in this section, if it is this one: for a look ahead that touches nothing.
     pub fn admitted(&self, key: RegionKey) -> Option<&Window> {
-        self.last.held(key).map(Region::window)
+        self.last.held(key).and_then(Region::host)
     }
 
     /// Increments one of this engine's counters for the peer. False if it does not exist any more.

@@ -105,7 +105,7 @@ impl End {
 
     /// The memory in which blocks lie.
     pub(super) fn window(&self) -> &Window {
-        self.region.window()
+        self.region.host().unwrap()
     }
 
     /// Writes tokens of a transfer to the blocks that have them.

@@ -147,7 +147,7 @@ impl End {
 
     /// Its memory.
     pub fn window(&self) -> &Window {
-        self.region.as_ref().map_or(self.pool.window(), LocalRegion::window)
+        self.region.as_ref().and_then(LocalRegion::host).unwrap_or(self.pool.window())
     }
 
     /// Blocks, as soon as so many are free.

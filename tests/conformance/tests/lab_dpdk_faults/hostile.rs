@@ -66,7 +66,10 @@ fn what_others_send_to_the_device_places_nothing_and_ends_nothing() {
         assert_eq!((now.forged, now.corrupt), (last.forged, last.corrupt));
         let dropped = now.dropped_by_port - last.dropped_by_port;
         let others = sent.malformed + sent.arps + sent.misled;
-        assert!((1..=others).contains(&dropped), "{dropped} of {others} frames that are no packets for it were counted");
+        assert!(
+            (1..=others).contains(&dropped),
+            "{dropped} of {others} frames that are no packets for it were counted"
+        );
         last = now;
     }
     // All places for those who ask are taken; who is sent to has one all the same.

@@ -63,7 +63,7 @@ impl Way {
 pub fn data(engine: &Engine, way: Way) -> LocalRegion<SystemEnv> {
     let region = way.region(engine, "data", ARENA_BYTES);
     let bytes: Vec<u8> = (0..ARENA_BYTES / 8).flat_map(|word| word_at(word * 8).to_ne_bytes()).collect();
-    region.window().write_from(0, &bytes).expect("the region is as long as that");
+    region.host().unwrap().write_from(0, &bytes).expect("the region is as long as that");
     region
 }
 
@@ -171,7 +171,7 @@ impl Board {
 
     /// Its memory.
     pub fn window(&self) -> &Window {
-        self.region.window()
+        self.region.host().unwrap()
     }
 
     /// Expects an arena to be untouched since its canary was laid, and takes it into use, with
@@ -181,7 +181,7 @@ impl Board {
     /// If anything has landed there.
     pub fn take(&mut self, place: u64) -> Arena {
         let arena = &mut self.arenas[place as usize];
-        arena.check(self.region.window(), &[(0, ARENA_BYTES)], &mut self.found, "some transfers later");
+        arena.check(self.region.host().unwrap(), &[(0, ARENA_BYTES)], &mut self.found, "some transfers later");
         self.laid = (self.laid + 1) % CANARY;
         arena.canary = CANARY | self.laid;
         *arena
@@ -193,9 +193,9 @@ impl Board {
     /// # Panics
     /// If anything has landed there.
     pub fn give_back(&mut self, arena: Arena, laid: &[(u64, u64)]) {
-        arena.check(self.region.window(), laid, &mut self.found, "before its transfer had ended");
+        arena.check(self.region.host().unwrap(), laid, &mut self.found, "before its transfer had ended");
         if laid.iter().map(|&(_, len)| len).sum::<u64>() < ARENA_BYTES {
-            arena.lay(self.region.window(), &[(0, ARENA_BYTES)]);
+            arena.lay(self.region.host().unwrap(), &[(0, ARENA_BYTES)]);
         }
     }
 
@@ -205,7 +205,7 @@ impl Board {
     /// If anything has landed.
     pub fn check_all(&mut self) {
         for arena in &self.arenas {
-            arena.check(self.region.window(), &[(0, ARENA_BYTES)], &mut self.found, "at the end of the storm");
+            arena.check(self.region.host().unwrap(), &[(0, ARENA_BYTES)], &mut self.found, "at the end of the storm");
         }
     }
 }

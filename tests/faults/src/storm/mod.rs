@@ -231,7 +231,7 @@ impl Storm {
                 self.initiator.engine.progress().expect("this thread made the engine");
             }
         } else {
-            wait_for_cue(case, region.window(), arena);
+            wait_for_cue(case, region.host().unwrap(), arena);
         }
         match (case.stop, revoker) {
             (Stop::Cancel, _) => self.give_up(transfer, case, &region, arena),
@@ -252,11 +252,11 @@ impl Storm {
     /// Cancels, and lays the canary over the whole arena as soon as that may be done.
     fn give_up(&self, t: &Transfer<SystemEnv>, case: &Case, region: &LocalRegion<SystemEnv>, arena: Arena) -> Taken {
         if !self.is_apart {
-            return cancel_and_lay(t, case, region.window(), arena);
+            return cancel_and_lay(t, case, region.host().unwrap(), arena);
         }
         let took = cancel_without_a_view(t);
-        let landed = Some(board::landed(region.window(), arena.base, case));
-        arena.lay(region.window(), &[(0, ARENA_BYTES)]);
+        let landed = Some(board::landed(region.host().unwrap(), arena.base, case));
+        arena.lay(region.host().unwrap(), &[(0, ARENA_BYTES)]);
         Taken { took, landed }
     }
 

@@ -59,8 +59,8 @@ pub fn take_back(region: &LocalRegion<SystemEnv>, case: &Case, arena: Arena) -> 
     let hold = region.revoke(&extents, PATIENCE).expect("the region stands, the extents lie inside");
     let took = start.elapsed();
     assert!(hold.is_quiesced(), "revoke: a living peer was quarantined after {took:?}: {hold:?}");
-    let landed = case.takes_all().then(|| landed(region.window(), arena.base, case));
-    arena.lay(region.window(), &case.extents);
+    let landed = case.takes_all().then(|| landed(region.host().unwrap(), arena.base, case));
+    arena.lay(region.host().unwrap(), &case.extents);
     Taken { took, landed }
 }
 
@@ -120,7 +120,7 @@ impl Revoker {
         let thread = std::thread::spawn(move || {
             let _held = Held::on(cores.stopping);
             for Order { region, case, arena } in queue {
-                wait_for_cue(&case, region.window(), arena);
+                wait_for_cue(&case, region.host().unwrap(), arena);
                 let taken = take_back(&region, &case, arena);
                 if sender.send(taken).is_err() {
                     return;

@@ -47,8 +47,8 @@ pub fn run(input: &[u8]) {
             assert!(region.rights.allows_write() || !window.is_writable(), "more is mapped than was given");
         }
         Ok(RemoteMemory::TargetMediated(memory)) => assert_eq!(memory.bytes, region.bytes),
-        Ok(RemoteMemory::ProcessVm(_) | RemoteMemory::Rdma(_)) => {
-            panic!("no card, and the kernel's copies are switched off")
+        Ok(RemoteMemory::ProcessVm(_) | RemoteMemory::Rdma(_) | RemoteMemory::Device(_)) => {
+            panic!("no card or device, and the kernel's copies are switched off")
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

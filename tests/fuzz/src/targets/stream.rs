@@ -282,7 +282,7 @@ impl Bench {
         let here = self.segments.owner_state.view().revision();
         let batch = Batch {
             direction,
-            local: local.region.window(),
+            local: local.region.memory(),
             local_region: local.key(),
             remote: &remote,
             spans: &[Span { local: offset, remote: offset, len }],

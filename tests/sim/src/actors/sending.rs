@@ -70,7 +70,12 @@ impl Actor {
             Some(block) => {
                 let at = seat.player().once_at(block.indices()[0]);
                 let bytes = once_bytes(self.case, node.epoch().0);
-                seat.region().expect("it lives").window().write_from(at, &bytes).expect("a block is in its region");
+                seat.region()
+                    .expect("it lives")
+                    .host()
+                    .unwrap()
+                    .write_from(at, &bytes)
+                    .expect("a block is in its region");
                 how.once(block)
             }
             None => how,

@@ -81,7 +81,7 @@ impl Side {
         let remote = RemoteMemory::TargetMediated(TargetMediatedMemory { key: remote, bytes: 1 << 40 });
         let batch = Batch {
             direction,
-            local: local.window(),
+            local: local.memory(),
             local_region: key_of(local),
             remote: &remote,
             spans,
@@ -141,7 +141,7 @@ fn key_of(region: &Region) -> RegionKey {
 
 fn bytes_of(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.bytes() as usize];
-    region.window().read_into(0, &mut bytes).unwrap();
+    region.host().unwrap().read_into(0, &mut bytes).unwrap();
     bytes
 }
 

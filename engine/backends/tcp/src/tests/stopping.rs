@@ -89,7 +89,7 @@ fn a_revocation_in_the_middle_of_a_write_stops_it_at_either_end() {
         let before = bytes_of(&regions[1]);
         assert_eq!(before[BYTES - 1], 0, "the test is too late");
         // What is the owner's again it may write: nobody takes it for the peer's bytes.
-        regions[end].window().fill(0, BYTES as u64, 9).unwrap();
+        regions[end].host().unwrap().fill(0, BYTES as u64, 9).unwrap();
         until(&mut sides, "both have ended", |sides| sides[0].got.completed.len() == 2);
         let cause = [Cause::RevokedHere, Cause::RevokedByPeer][end];
         assert_eq!(sides[0].result(1), Some(Err(cause)));
@@ -121,7 +121,7 @@ fn a_revocation_in_the_middle_of_a_read_stops_it_at_either_end() {
         until(&mut sides, "some of it is there", |_| bytes_of(&regions[0])[100] == 1);
         withdraw(&sides[end], &regions[end], 0, 1);
         assert_eq!(bytes_of(&regions[0])[BYTES - 1], 0, "the test is too late");
-        regions[end].window().fill(0, BYTES as u64, 9).unwrap();
+        regions[end].host().unwrap().fill(0, BYTES as u64, 9).unwrap();
         until(&mut sides, "it has ended", |sides| sides[0].result(1).is_some());
         let cause = [Cause::RevokedHere, Cause::RevokedByPeer][end];
         assert_eq!(sides[0].result(1), Some(Err(cause)));
@@ -169,7 +169,7 @@ fn what_has_not_left_is_taken_back_and_what_has_is_waited_for() {
     assert_eq!(sides[0].lane().cancel_op(3), CancelledOp::Quiesced);
     assert_eq!(sides[0].lane().cancel_op(2), CancelledOp::Quiesced);
     assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::RemotePending);
-    from.window().fill(0, BYTES as u64, 9).unwrap();
+    from.host().unwrap().fill(0, BYTES as u64, 9).unwrap();
     until(&mut sides, "the peer is done with it", |sides| sides[0].result(1).is_some());
     settle(&mut sides);
     assert_eq!(sides[0].got.completed.len(), 1, "what was taken back is not reported");
@@ -178,10 +178,10 @@ fn what_has_not_left_is_taken_back_and_what_has_is_waited_for() {
 
     // A read that is given up while it comes lands no more.
     sides[0].post(READ, &from, key_of(&to), &all, (4, 4)).unwrap();
-    to.window().fill(0, BYTES as u64, 7).unwrap();
+    to.host().unwrap().fill(0, BYTES as u64, 7).unwrap();
     until(&mut sides, "some of it is there", |_| bytes_of(&from)[0] == 7);
     assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::RemotePending);
-    from.window().fill(0, BYTES as u64, 8).unwrap();
+    from.host().unwrap().fill(0, BYTES as u64, 8).unwrap();
     until(&mut sides, "it has come", |sides| sides[0].result(4).is_some());
     assert!(bytes_of(&from).iter().all(|&byte| byte == 8));
     assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::Quiesced, "it is over");

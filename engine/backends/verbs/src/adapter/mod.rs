@@ -133,6 +133,8 @@ pub enum AdapterError {
         /// How much is wanted.
         wants: usize,
     },
+    #[error("cards do not reach device memory yet: copy through host memory")]
+    DeviceMemory,
     /// Two queues have not met, or are together no more.
     #[error("{adapter} and {with}: {why}; {mend}", mend = .why.mend())]
     Cm {

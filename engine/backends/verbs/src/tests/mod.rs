@@ -230,7 +230,7 @@ impl Side {
         let keyed = remote.keyed();
         let batch = Batch {
             direction,
-            local: &local.window,
+            local: &local.window.clone().into(),
             local_region: local.key,
             remote: &RemoteMemory::Rdma(Arc::clone(&keyed)),
             spans,

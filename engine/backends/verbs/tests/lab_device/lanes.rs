@@ -119,7 +119,7 @@ fn show(region: &Arc<Region>, from: &Side, to: &Side) -> RemoteMemory {
         epoch: 1,
         id: region.id(),
         generation: region.generation(),
-        base: region.window().base_address(),
+        base: region.base_address(),
         bytes: region.bytes(),
         rights: region.rights(),
         access_blob: &exported.access_blob,
@@ -129,7 +129,7 @@ fn show(region: &Arc<Region>, from: &Side, to: &Side) -> RemoteMemory {
 
 fn bytes_of(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.bytes() as usize];
-    region.window().read_into(0, &mut bytes).expect("it is inside");
+    region.host().unwrap().read_into(0, &mut bytes).expect("it is inside");
     bytes
 }
 
@@ -188,7 +188,7 @@ fn a_session_over_real_cards_writes_reads_and_tells() {
             (0..64_u64).map(|block| Span { local: block * 16384, remote: (63 - block) * 16384, len: 16384 }).collect();
         let batch = |direction, spans, token, transfer| Batch {
             direction,
-            local: source.window(),
+            local: source.memory(),
             local_region: key_of(&source),
             remote: &remote,
             spans,

@@ -78,7 +78,7 @@ pub use penstock_flows::continuation::{
 use penstock_flows::geometry::ShardStripe;
 use penstock_flows::manager::{BlockAccess, BlockUseKey, Placed, User};
 use penstock_flows::{Cut, LayoutKey, Run, ShardPair, Tail};
-use penstock_memory::{Blocks, Region, Window};
+use penstock_memory::{AccessError, Blocks, Region, Window};
 use penstock_session::RequestId;
 
 use self::held::{OfGroup, held_of, refs_in};
@@ -544,7 +544,8 @@ impl<E: Env> Inherited<E> {
         let mut spans = Vec::new();
         let cut = Cut { layers: 0..pair.layers(), here, there, tokens, once: None };
         pair.cut(&cut, &mut spans).map_err(|_| CallError::NoLayout)?;
-        spans.iter().try_for_each(|span| copy_within(region.window(), span.remote, span.local, span.len))
+        let window = region.host().ok_or(FlowError::Copy(AccessError::Device))?;
+        spans.iter().try_for_each(|span| copy_within(window, span.remote, span.local, span.len))
     }
 }
 

@@ -117,6 +117,7 @@ impl RequestBank {
     /// Fills the free slot that [`RequestBank::reserve`] found, under the caller's hazard. Returns how
     /// many spans it took.
     pub(crate) fn fill(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<usize, PostError> {
+        let local = batch.host()?;
         let index = *self.free.last().expect("a slot was reserved just now");
         let slot = &mut self.slots[index];
         let (count, bytes) = batch.fitting(SLOT_BYTES);
@@ -133,13 +134,12 @@ impl RequestBank {
         assign_slot_offsets(&mut slot.spans[..count]);
         let landing = match batch.direction {
             Direction::Write => {
-                let gathered =
-                    copy::scatter(batch.local, &slot.data, Direction::Write, &slot.spans[..count], Hint::Cached);
+                let gathered = copy::scatter(local, &slot.data, Direction::Write, &slot.spans[..count], Hint::Cached);
                 gathered.map_err(|_: CopyError| PostError::OutOfBounds)?;
                 None
             }
             Direction::Read => Some(PendingRead {
-                local: batch.local.clone(),
+                local: local.clone(),
                 key: batch.local_region,
                 hint: batch.hint,
                 expected: batch.checked_at.local,

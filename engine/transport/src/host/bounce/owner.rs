@@ -178,7 +178,8 @@ fn checked(
     if !allowed {
         return Ok(Err(Cause::OutOfBounds));
     }
+    let Some(window) = region.host() else { return Ok(Err(Cause::NoPath)) };
     // All bounds are checked before the first byte moves, against the region as it is here.
-    let moved = copy::scatter(region.window(), data, copy_direction, spans, request.hint);
+    let moved = copy::scatter(window, data, copy_direction, spans, request.hint);
     Ok(moved.map_err(|_| Cause::OutOfBounds))
 }

@@ -86,7 +86,7 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
             let spans = [span(at, at, 1000)];
             let batch = Batch {
                 direction: WRITE,
-                local: from.window(),
+                local: from.memory(),
                 local_region: key_of(&from),
                 remote: &there,
                 spans: &spans,

@@ -168,7 +168,7 @@ impl Side {
     ) -> Result<Posted, PostError> {
         let batch = Batch {
             direction,
-            local: local.window(),
+            local: local.memory(),
             local_region: key_of(local),
             remote,
             spans,
@@ -267,7 +267,7 @@ fn remote<'a>(region: &Region, path: &'a [u8]) -> AdvertisedRegion<'a> {
         epoch: 1,
         id: region.id(),
         generation: region.generation(),
-        base: region.window().base_address(),
+        base: region.base_address(),
         bytes: region.bytes(),
         rights: region.rights(),
         access_blob: path,
@@ -280,7 +280,7 @@ fn key_of(region: &Region) -> RegionKey {
 
 fn bytes_of(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.bytes() as usize];
-    region.window().read_into(0, &mut bytes).unwrap();
+    region.host().unwrap().read_into(0, &mut bytes).unwrap();
     bytes
 }
 

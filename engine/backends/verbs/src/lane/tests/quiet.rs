@@ -102,7 +102,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
             assert!(Instant::now() < deadline, "the fence is not forced");
         }
         // Nothing of it lands from now on, in whatever the owner does with its memory.
-        to.window().write_from(0, &[0xee; 8192]).unwrap();
+        to.host().unwrap().write_from(0, &[0xee; 8192]).unwrap();
         sides[0].engine.adapters.iter().for_each(|adapter| adapter.release());
         for _ in 0..200 {
             sides[1].turn();

@@ -76,7 +76,7 @@ fn storm(rails: usize, seed: u64) {
     let holds = |blocks: u64| {
         for block in 0..blocks {
             let mut bytes = CANARY;
-            to.window().read_into(block * BLOCK, &mut bytes).unwrap();
+            to.host().unwrap().read_into(block * BLOCK, &mut bytes).unwrap();
             assert!(bytes == CANARY, "something has landed in block {block} after it was quiet (seed {seed})");
         }
     };
@@ -101,7 +101,7 @@ fn storm(rails: usize, seed: u64) {
             assert!(Instant::now() < deadline, "block {block} does not become quiet (seed {seed})");
             sleep(Duration::from_micros(50));
         }
-        to.window().write_from(block * BLOCK, &CANARY).unwrap();
+        to.host().unwrap().write_from(block * BLOCK, &CANARY).unwrap();
         sleep(Duration::from_millis(2));
         holds(block + 1);
         if is_deaf {

@@ -27,8 +27,11 @@ impl Attacked {
     }
 
     fn assert_unharmed(&self) {
-        assert!(contents(self.hidden.window()) == vec![1; BYTES], "a region without rights was written");
-        assert!(contents(self.readable.window()) == vec![2; BYTES], "a region without the right to write was written");
+        assert!(contents(self.hidden.host().unwrap()) == vec![1; BYTES], "a region without rights was written");
+        assert!(
+            contents(self.readable.host().unwrap()) == vec![2; BYTES],
+            "a region without the right to write was written"
+        );
     }
 
     /// Asks this in slot 0 and lets the owner serve.
@@ -129,7 +132,7 @@ fn wrong_names_and_bounds_fail_the_one_transfer_and_nonsense_ends_the_session() 
         );
         asker.free();
     }
-    assert_eq!(contents(attacked.writable.window()), vec![3; BYTES], "nothing was begun");
+    assert_eq!(contents(attacked.writable.host().unwrap()), vec![3; BYTES], "nothing was begun");
     for words in [
         [0, 0, 0, 0, 8],                           // no spans
         [1 << 32 | 4, writable, 0, 0, 8],          // an unknown bit
@@ -159,7 +162,7 @@ fn an_owner_that_answers_nonsense_ends_the_session_and_lands_nothing() {
         let taken = owner.take(&mut [0; REQUEST_WORDS]).unwrap();
         owner.answer(&taken, [cause, bytes]);
         assert_eq!(two.collect(), Err(LaneFault(Cause::PeerCorrupt)), "{cause} {bytes}");
-        assert_eq!(contents(near.window()), vec![7; 64]);
+        assert_eq!(contents(near.host().unwrap()), vec![7; 64]);
     }
 }
 

@@ -115,7 +115,7 @@ impl Two {
         let memory = RemoteMemory::TargetMediated(TargetMediatedMemory { key: key(remote), bytes: remote.bytes() });
         self.near.lane.post(&Batch {
             direction,
-            local: local.window(),
+            local: local.memory(),
             local_region: key(local),
             remote: &memory,
             spans,
@@ -153,12 +153,12 @@ fn a_write_has_landed_when_it_is_reported_and_not_before_the_owner_runs() {
     let spans = [Span { local: 3, remote: 500, len: 100 }, Span { local: 700, remote: 1, len: 300 }];
     assert_eq!(two.post(9, Direction::Write, &near, &far, &spans), Ok(Posted::Accepted(2)));
     assert_eq!(two.collect().unwrap(), [], "the owner has not run");
-    assert_eq!(contents(far.window()), vec![0; 1000]);
+    assert_eq!(contents(far.host().unwrap()), vec![0; 1000]);
     // The source is free as soon as it was gathered.
-    near.window().fill(0, 1000, 0).unwrap();
+    near.host().unwrap().fill(0, 1000, 0).unwrap();
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(9, Ok(400))]);
-    let (found, source) = (contents(far.window()), pattern(1000, 1));
+    let (found, source) = (contents(far.host().unwrap()), pattern(1000, 1));
     assert_eq!((&found[500..600], &found[1..301]), (&source[3..103], &source[700..1000]));
     assert_eq!(two.collect().unwrap(), [], "reported once");
 }
@@ -181,7 +181,7 @@ fn slots_are_credits_and_all_of_them_can_be_under_way() {
     assert_eq!(first + two.collect().unwrap().len(), SLOTS);
     assert_eq!(two.post(99, Direction::Write, &near, &far, &span(0)), Ok(Posted::Accepted(1)));
     let expected = pattern(1 << 16, 2);
-    assert!(contents(far.window()).chunks(1 << 16).all(|block| block == expected));
+    assert!(contents(far.host().unwrap()).chunks(1 << 16).all(|block| block == expected));
 }
 
 #[test]
@@ -203,9 +203,9 @@ fn what_does_not_fit_or_is_not_allowed_is_refused_before_a_byte_moves() {
     assert_eq!(two.post(3, Direction::Read, &near, &write_only, &sound), Ok(Posted::Accepted(1)));
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(2, Err(Cause::OutOfBounds)), (3, Err(Cause::OutOfBounds))]);
-    assert_eq!(contents(near.window()), vec![7; 1000]);
-    assert_eq!(contents(read_only.window()), vec![1; 1000]);
-    assert_eq!(contents(write_only.window()), vec![1; 1000]);
+    assert_eq!(contents(near.host().unwrap()), vec![7; 1000]);
+    assert_eq!(contents(read_only.host().unwrap()), vec![1; 1000]);
+    assert_eq!(contents(write_only.host().unwrap()), vec![1; 1000]);
 }
 
 /// Spans of which no two share a byte on either side, in a slot's worth.
@@ -251,7 +251,7 @@ proptest! {
                 Direction::Read => here[local..local + len].copy_from_slice(&there[remote..remote + len]),
             }
         }
-        prop_assert!(contents(near.window()) == here);
-        prop_assert!(contents(far.window()) == there);
+        prop_assert!(contents(near.host().unwrap()) == here);
+        prop_assert!(contents(far.host().unwrap()) == there);
     }
 }

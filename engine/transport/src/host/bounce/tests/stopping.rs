@@ -30,7 +30,7 @@ fn what_is_given_up_before_it_was_begun_never_lands_and_its_slot_is_free() {
     }
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), []);
-    assert_eq!(contents(far.window()), vec![1; 64]);
+    assert_eq!(contents(far.host().unwrap()), vec![1; 64]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn what_the_owner_has_begun_is_open_until_it_answers_and_a_read_of_it_never_land
         owner.answer(&taken, [0, 64]);
         let bytes = if direction == Direction::Write { 64 } else { 0 };
         assert_eq!(two.collect().unwrap(), [(5, Ok(bytes))], "reported once, with what was moved after all");
-        assert_eq!(contents(near.window()), vec![7; 64], "nothing of it lands here");
+        assert_eq!(contents(near.host().unwrap()), vec![7; 64], "nothing of it lands here");
         assert_eq!(two.collect().unwrap(), []);
     }
 }
@@ -89,8 +89,8 @@ fn memory_taken_back_at_the_owner_after_the_post_is_not_touched() {
     let mut reports = two.collect().unwrap();
     reports.sort_by_key(|(completion_id, _)| *completion_id);
     assert_eq!(reports, [(1, Err(Cause::RevokedByPeer)), (2, Err(Cause::RevokedByPeer)), (3, Ok(64))]);
-    assert_eq!((contents(far.window()), contents(near.window())), (vec![1; 64], vec![7; 64]));
-    assert_eq!(contents(other.window()), vec![7; 64], "what it does not concern goes on");
+    assert_eq!((contents(far.host().unwrap()), contents(near.host().unwrap())), (vec![1; 64], vec![7; 64]));
+    assert_eq!(contents(other.host().unwrap()), vec![7; 64], "what it does not concern goes on");
 }
 
 #[test]
@@ -101,20 +101,20 @@ fn a_region_deregistered_after_the_post_is_not_touched_and_not_kept() {
     two.post(1, Direction::Write, &near, &far, &ONE).unwrap();
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(1, Ok(64))]);
-    far.window().fill(0, 64, 1).unwrap();
+    far.host().unwrap().fill(0, 64, 1).unwrap();
     two.post(2, Direction::Write, &near, &far, &ONE).unwrap();
     two.far.registry.deregister(far.id(), far.generation()).unwrap();
     // Even before the log says so.
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(2, Err(Cause::RevokedByPeer))]);
-    assert_eq!(contents(far.window()), vec![1; 64]);
+    assert_eq!(contents(far.host().unwrap()), vec![1; 64]);
     assert_eq!(Arc::strong_count(&far), 1, "the lane that knew it does not hold it");
     let again = two.far.register(vec![3; 64], "again", Rights::READ_WRITE);
     assert_eq!(again.id(), far.id(), "the id is used again");
     two.post(3, Direction::Write, &near, &far, &ONE).unwrap();
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(3, Err(Cause::RevokedByPeer))]);
-    assert_eq!(contents(again.window()), vec![3; 64], "an old name does not reach the new region");
+    assert_eq!(contents(again.host().unwrap()), vec![3; 64], "an old name does not reach the new region");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
     two.post(1, Direction::Write, &near, &far, &ONE).unwrap();
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(1, Ok(64))], "the lane knows the region now");
-    far.window().fill(0, 64, 1).unwrap();
+    far.host().unwrap().fill(0, 64, 1).unwrap();
     two.post(2, Direction::Write, &near, &far, &ONE).unwrap();
     two.far.registry.renew(far.id(), far.generation()).unwrap();
     two.serve().unwrap();
@@ -137,7 +137,7 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
         let expected = two.revisions();
         let batch = Batch {
             direction: Direction::Write,
-            local: near.window(),
+            local: near.memory(),
             local_region: key(&near),
             remote: &old,
             spans: &ONE,
@@ -154,7 +154,7 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
         two.serve().unwrap();
         assert_eq!(two.collect().unwrap(), [(3, Err(Cause::RevokedByPeer))]);
     }
-    assert_eq!(contents(far.window()), vec![1; 64]);
+    assert_eq!(contents(far.host().unwrap()), vec![1; 64]);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_question_older_than_the_owners_log_is_refused_if_its_region_was_touched() {
     }
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(1, Ok(64))]);
-    assert_eq!(contents(far.window()), vec![7; 64]);
+    assert_eq!(contents(far.host().unwrap()), vec![7; 64]);
     two.post(2, Direction::Write, &near, &far, &ONE).unwrap();
     withdraw(&two.far, &far, 0, 1);
     for _ in 0..=WITHDRAWALS_KEPT {
@@ -192,13 +192,13 @@ fn a_read_does_not_land_in_memory_that_was_taken_back_here_meanwhile() {
     let mut reports = two.collect().unwrap();
     reports.sort_by_key(|(completion_id, _)| *completion_id);
     assert_eq!(reports, [(1, Err(Cause::RevokedHere)), (2, Ok(64))]);
-    assert_eq!((contents(near.window()), contents(spared.window())), (vec![7; 64], vec![1; 64]));
+    assert_eq!((contents(near.host().unwrap()), contents(spared.host().unwrap())), (vec![7; 64], vec![1; 64]));
     // A post that was checked before is sent back to look again.
     let memory = RemoteMemory::TargetMediated(TargetMediatedMemory { key: key(&far), bytes: 64 });
     let now = two.revisions();
     let stale = Batch {
         direction: Direction::Read,
-        local: near.window(),
+        local: near.memory(),
         local_region: key(&near),
         remote: &memory,
         spans: &ONE,
