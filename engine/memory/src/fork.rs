@@ -43,6 +43,33 @@ impl Maker {
     }
 }
 
+/// The process that has started what its children cannot use: a library with threads, as a rule.
+#[derive(Debug)]
+pub struct Starter(AtomicU32);
+
+impl Starter {
+    #[allow(clippy::new_without_default, reason = "a static needs a constant")]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Makes this process the one, unless one that it was forked from is. Asked before any lock of what is started, which
+    /// a fork may have caught.
+    #[must_use]
+    pub fn claim(&self) -> bool {
+        let Maker(this) = Maker::this_process();
+        // Relaxed: a fork is no other thread.
+        self.0
+            .compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed)
+            .map_or_else(|other| other == this, |_| true)
+    }
+
+    /// Whether this process is the one.
+    pub fn is_this_process(&self) -> bool {
+        Maker(self.0.load(Ordering::Relaxed)) == Maker::this_process()
+    }
+}
+
 #[inline]
 fn word() -> &'static AtomicU32 {
     let word = WORD.load(Ordering::Acquire); // SYNC fork-word: pairs with find_word()
@@ -168,6 +195,19 @@ mod tests {
         });
         assert_eq!(answer, 1);
         assert!(!mine.is_ancestor());
+    }
+
+    #[test]
+    fn what_a_process_has_started_is_not_its_childrens() {
+        static STARTER: Starter = Starter::new();
+        static ANOTHER: Starter = Starter::new();
+        assert!(!STARTER.is_this_process() && STARTER.claim() && STARTER.claim() && STARTER.is_this_process());
+        let answer = in_a_child(|| {
+            let own = ANOTHER.claim() && ANOTHER.is_this_process();
+            i32::from(!STARTER.claim() && !STARTER.is_this_process() && own)
+        });
+        assert_eq!(answer, 1);
+        assert!(STARTER.claim() && !ANOTHER.is_this_process());
     }
 
     #[test]

@@ -126,6 +126,12 @@ impl Shared {
         };
         NonNull::new(place)
     }
+
+    /// The function `symbol` of a library that has no versions of its functions.
+    pub fn find_unversioned(&self, symbol: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: the handle is open, and it is a C string.
+        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
+    }
 }
 
 /// What the loader has to say about this thread's last mistake.

@@ -86,7 +86,7 @@ impl Topic {
             Self::Udp => ("udp", &["datagram"], "how large the buffers of sockets may be"),
             Self::Rdma => ("rdma", &["verbs"], "devices, ports, addresses, access, libraries, locked memory"),
             Self::Dpdk => ("dpdk", &["vfio"], "libraries, devices handed to programs, IOMMU"),
-            Self::Gpu => ("gpu", &["cuda"], "devices, driver, libcuda, peer memory"),
+            Self::Gpu => ("gpu", &["cuda"], "devices, driver, access, peer memory, what libcuda says"),
         }
     }
 

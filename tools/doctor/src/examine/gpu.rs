@@ -1,7 +1,7 @@
-//! Graphics processors: devices, driver, access, libcuda, peer memory.
+//! Graphics processors: devices, driver, access, peer memory, and what libcuda says.
 
 use crate::finding::{By, Finding, Mend};
-use crate::host::{Host, Rights};
+use crate::host::{Call, Host, Rights};
 use crate::parse::{count, listed};
 use crate::topic::Topic;
 use crate::way::Way;
@@ -10,18 +10,19 @@ const TOPIC: Topic = Topic::Gpu;
 const PCI: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "0x10de";
 const VERSION: &str = "/proc/driver/nvidia/version";
+/// Names a library in place of libcuda.so.1.
+const PATH_VARIABLE: &str = penstock_cuda::PATH_VARIABLE;
 
 pub(super) fn examine(host: &Host) -> Vec<Finding> {
     let on_bus = on_bus(host);
     let driver = host.text(VERSION);
     let mut findings = vec![devices(on_bus, driver.is_some())];
     if on_bus > 0 || driver.is_some() {
-        findings.extend([
-            version(host, driver.as_deref()),
-            files(host),
-            library(host),
-            peer_memory(host, driver.as_deref()),
-        ]);
+        findings.extend([version(host, driver.as_deref()), files(host), peer_memory(host, driver.as_deref())]);
+    }
+    // Another library in place of libcuda is a driver, too.
+    if on_bus > 0 || driver.is_some() || host.system().variable(PATH_VARIABLE).is_some() {
+        findings.extend(library(host));
     }
     findings
 }
@@ -95,18 +96,47 @@ fn files(host: &Host) -> Finding {
         .mend(host.as_root(&format!("chmod a+rw {}", barred.join(" "))))
 }
 
-fn library(host: &Host) -> Finding {
+/// What the library says that engines would reach the driver through.
+fn library(host: &Host) -> Vec<Finding> {
     const NAME: &str = "libcuda";
-    match host.libraries().find("libcuda.so.1") {
-        Some(path) => ok(NAME, path.display().to_string()),
-        None => {
-            missing(NAME, "no libcuda.so.1").means("programs cannot talk to the driver").mend(if host.in_container() {
-                Mend::outside("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …")
-            } else {
-                Mend::advice(By::Root, "install the user libraries of the same version as the driver (`driver` above)")
-            })
-        }
+    let seen = match host.try_call(Call::CudaDriver) {
+        Ok(seen) => seen,
+        Err(refusal) => return vec![missing(NAME, refusal.to_string()).means("programs cannot talk to the driver")],
+    };
+    let of = |word: &str| {
+        seen.lines().filter_map(move |line| line.strip_prefix(word)?.strip_prefix(' ')).collect::<Vec<_>>()
+    };
+    if let [why, ..] = of("absent")[..] {
+        let mend = if host.in_container() {
+            Mend::outside("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …")
+        } else {
+            Mend::advice(By::Root, "install the user libraries of the same version as the driver (`driver` above)")
+        };
+        return vec![missing(NAME, why).means("programs cannot talk to the driver").mend(mend)];
     }
+    let mut findings: Vec<_> = of("cuda").iter().map(|release| ok(NAME, format!("of CUDA {release}"))).collect();
+    let lacks = of("lacks");
+    if !lacks.is_empty() {
+        let finding = Finding::limited(TOPIC, "functions", format!("the driver lacks {}", listed(&lacks)));
+        let mend = Mend::advice(By::Root, "install a newer driver (CUDA 12.8 has all of them)");
+        findings.push(finding.means("copies are handed over one by one").on(&[Way::Cuda]).mend(mend));
+    }
+    for why in of("deviceless") {
+        findings.push(missing("start", why).means("no memory of graphics processors can be used"));
+    }
+    findings.extend(of("device").iter().map(|device| ok("device", *device)));
+    for (number, what) in of("without").iter().filter_map(|line| line.split_once(' ')) {
+        let (found, means) = match what {
+            "vmm" => ("cannot make and map memory by itself", "no pools of its memory"),
+            "descriptors" => ("cannot pass its memory as file descriptors", "pools of its memory are one process's"),
+            "dma-buf" => ("has no dma-buf", "RDMA cards reach its memory by nvidia-peermem, or not at all"),
+            _ => ("may be used by no process", "its memory is out of reach"),
+        };
+        let finding = Finding::limited(TOPIC, "device", format!("{number} {found}")).means(means).on(&[Way::Cuda]);
+        let mend = (what == "compute").then(|| host.as_root(&format!("nvidia-smi -i {number} -c DEFAULT")));
+        findings.push(finding.mends(mend));
+    }
+    findings
 }
 
 /// Whether network cards can reach the device's memory.

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use penstock::memory::{MemoryError, Segment, probe};
 use penstock::transport::host::{mailbox_bytes, owner_state_bytes, ring_segment_bytes};
+use penstock_cuda::{Cuda, CudaError, Device};
 use penstock_dpdk_shim::{Shim, ShimUnusable};
 use penstock_verbs_sys::NotHere;
 use rustix::io::Errno;
@@ -42,6 +43,8 @@ pub enum Call {
     RdmaLibraries,
     /// Opening the library between Penstock and DPDK. Answers with the release of DPDK, or `absent` and why.
     DpdkShim,
+    /// Opening and starting the CUDA driver. Answers with what it has, or why there is none.
+    CudaDriver,
 }
 
 /// Why a call did not go well.
@@ -90,7 +93,7 @@ impl From<MemoryError> for Refusal {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::SealedMemory,
         Self::EventFd,
         Self::Epoll,
@@ -103,6 +106,7 @@ impl Call {
         Self::IoUring,
         Self::RdmaLibraries,
         Self::DpdkShim,
+        Self::CudaDriver,
     ];
 
     /// Its word, by which a companion is told to try it.
@@ -120,6 +124,7 @@ impl Call {
             Self::IoUring => "io-uring",
             Self::RdmaLibraries => "rdma-libraries",
             Self::DpdkShim => "dpdk-shim",
+            Self::CudaDriver => "cuda-driver",
         }
     }
 
@@ -135,7 +140,7 @@ impl Call {
             Self::CopySelf | Self::CopyOther => "process_vm_readv process_vm_writev",
             Self::NodePolicy => "mbind get_mempolicy",
             Self::IoUring => "io_uring_setup io_uring_enter io_uring_register",
-            Self::RdmaLibraries | Self::DpdkShim => "openat mmap socket",
+            Self::RdmaLibraries | Self::DpdkShim | Self::CudaDriver => "openat mmap socket",
         }
     }
 
@@ -148,10 +153,13 @@ impl Call {
             Self::CopySelf | Self::CopyOther => "a kernel built with CONFIG_CROSS_MEMORY_ATTACH",
             Self::NodePolicy => "a kernel built with CONFIG_NUMA",
             Self::EventFd | Self::Epoll | Self::Sockets | Self::Thread => "Linux 2.6.27",
-            Self::RdmaLibraries | Self::DpdkShim => "Linux 2.6.27",
+            Self::RdmaLibraries | Self::DpdkShim | Self::CudaDriver => "Linux 2.6.27",
         }
     }
 }
+
+/// The driver's compute mode in which no process may use a device.
+const COMPUTE_PROHIBITED: u32 = 2;
 
 /// The word that another process is asked to read.
 pub(super) const MARK: u64 = 0x0070_656e_7374_6f63;
@@ -200,8 +208,38 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
             let absent = |unusable: ShimUnusable| format!("absent {}", unusable.to_string().replace('\n', " "));
             return Ok(Shim::find().map_or_else(absent, Shim::release));
         }
+        Call::CudaDriver => return Ok(cuda_driver()),
     }
     Ok(String::new())
+}
+
+/// What the CUDA driver has, a line each: `absent` and why, or `cuda` and its release, `lacks` and a function; then `deviceless` and why, or for
+/// each device `device` and what it is and `without` and what it cannot.
+fn cuda_driver() -> String {
+    let one_line = |words: String| words.replace('\n', " ");
+    let cuda = match Cuda::start() {
+        Ok(cuda) => cuda,
+        Err(error @ CudaError::NotHere(_)) => return format!("absent {}\n", one_line(error.to_string())),
+        Err(error) => return format!("deviceless {}\n", one_line(error.to_string())),
+    };
+    let mut words = format!("cuda {}\n", cuda.version());
+    words.extend(cuda.lacks().iter().map(|lacking| format!("lacks {}\n", lacking.function)));
+    let devices = match cuda.devices() {
+        Ok(devices) => devices,
+        Err(error) => return words + &format!("deviceless {}\n", one_line(error.to_string())),
+    };
+    for Device { ordinal, id, attr } in devices {
+        let gib = attr.bytes as f64 / f64::from(1 << 30);
+        words += &format!("device {ordinal}: {}, {gib:.0} GiB, {id}, at {}\n", one_line(attr.name), attr.pci);
+        let cannot = [
+            (!attr.vmm, "vmm"),
+            (attr.vmm && !attr.vmm_descriptors, "descriptors"),
+            (!attr.dma_buf, "dma-buf"),
+            (attr.compute_mode == COMPUTE_PROHIBITED, "compute"),
+        ];
+        words.extend(cannot.iter().filter(|(lacks, _)| *lacks).map(|(_, what)| format!("without {ordinal} {what}\n")));
+    }
+    words
 }
 
 /// What the RDMA libraries have, a line each: `absent` and why, or `device` and `lacks` with names; `deviceless` and why they

@@ -32,7 +32,7 @@ impl System for ThisSystem {
             (_, Call::Thread) => call::make(call, Place { process: 0, address: 0 }),
             (Some(program), _) => companion::try_call(program, call),
             // What libraries do as they are loaded is nothing for this process.
-            (None, Call::CopyOther | Call::RdmaLibraries | Call::DpdkShim) => {
+            (None, Call::CopyOther | Call::RdmaLibraries | Call::DpdkShim | Call::CudaDriver) => {
                 Err(Refusal::Untried("there is no program to try it with: its own path is not known here".to_owned()))
             }
             (None, _) => call::make(call, Place { process: 0, address: 0 }),

@@ -105,6 +105,7 @@ const CONFORMANCE: &[&str] = &[
 const PLACES: &[Place] = &[
     // Foreign interfaces know nothing of ours.
     place("penstock-loader", "ffi/loader", &[]),
+    place("penstock-cuda-sys", "ffi/cuda-sys", &["penstock-loader"]),
     place("penstock-dpdk-shim", "ffi/dpdk-shim", &["penstock-loader"]),
     place("penstock-verbs-sys", "ffi/verbs-sys", &["penstock-loader"]),
     place("penstock-core", "engine/core", &[]),
@@ -128,6 +129,7 @@ const PLACES: &[Place] = &[
             "penstock-dpdk-shim",
         ],
     ),
+    place("penstock-cuda", "engine/backends/cuda", &["penstock-memory", "penstock-cuda-sys"]),
     place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
     place(
         "penstock-verbs",
@@ -145,11 +147,11 @@ const PLACES: &[Place] = &[
     place(
         "penstock-doctor",
         "tools/doctor",
-        &["penstock", "penstock-dpdk-shim", "penstock-verbs", "penstock-verbs-sys"],
+        &["penstock", "penstock-cuda", "penstock-dpdk-shim", "penstock-verbs", "penstock-verbs-sys"],
     ),
-    // Its labs are between two hosts.
+    // Its labs are between two hosts, and its doctor looks at a stand-in for a driver.
     Place {
-        tests_may_use: &["penstock-wire"],
+        tests_may_use: &["penstock-cuda-driver", "penstock-wire"],
         ..place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"])
     },
     // Labs are tests of this crate; one of them runs the engines of others as the lab does, and one asks DPDK what is left in it.
@@ -160,6 +162,11 @@ const PLACES: &[Place] = &[
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
     place("penstock-fuzz", "tests/fuzz", ALL),
+    // Stands in for the driver, and knows nothing of ours; its tests ask it as they ask a real one.
+    Place {
+        tests_may_use: &["penstock-cuda", "penstock-cuda-sys"],
+        ..place("penstock-cuda-driver", "tests/cuda-driver", &[])
+    },
     // Knows frames, not engines: labs of any crate may put it between theirs.
     place("penstock-wire", "tests/wire", &[]),
     // Knows guests, not engines: what runs in them are programs of others.

@@ -1,11 +1,11 @@
 //! DPDK's environment, which a process starts once, and keeps.
 
 use std::ffi::{CString, c_char, c_int};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::{fs, thread};
 
 use penstock_dpdk_shim::Shim;
+use penstock_memory::fork::Starter;
 
 use super::{DpdkError, DpdkOptions};
 
@@ -27,9 +27,7 @@ struct Started {
     result: Result<&'static Eal, String>,
 }
 
-/// The process that has started DPDK, or tried to; zero where none has. A child of it has its memory and none of its threads, and could
-/// wait for ever for the locks below.
-static STARTER: AtomicU32 = AtomicU32::new(0);
+static STARTER: Starter = Starter::new();
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -80,11 +78,8 @@ fn forget_words() {
 pub(super) fn start(options: &DpdkOptions) -> Result<&'static Eal, DpdkError> {
     options.check_arguments()?;
     let (shim, arguments) = (Shim::find()?, options.arguments());
-    let this = std::process::id();
-    // Relaxed: a fork is no other thread.
-    match STARTER.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed) {
-        Err(other) if other != this => return Err(DpdkError::Forked),
-        _ => {}
+    if !STARTER.claim() {
+        return Err(DpdkError::Forked);
     }
     let mut started = lock(&STARTED);
     let failed = |arguments: &[String], words| DpdkError::Start { arguments: arguments.join(" "), words };
@@ -200,7 +195,7 @@ impl Eal {
 
     /// Whether this process has started DPDK itself. What a fork has of it is its parent's.
     pub(super) fn is_here(&self) -> bool {
-        STARTER.load(Ordering::Relaxed) == std::process::id()
+        STARTER.is_this_process()
     }
 }
 

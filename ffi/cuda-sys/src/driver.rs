@@ -1,0 +1,319 @@
+//! The library, its functions, and what may be wrong with it.
+#![allow(
+    non_snake_case,
+    clippy::too_many_arguments,
+    reason = "functions have the names and arguments that the driver's manual has"
+)]
+
+use std::error::Error;
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::{env, fmt, mem, ptr};
+
+use penstock_loader::{Named, Shared};
+
+use crate::status::Status;
+use crate::types::*;
+
+/// Names the library in place of `libcuda.so.1`, by an absolute path.
+pub const PATH_VARIABLE: &str = "PENSTOCK_CUDA_DRIVER";
+
+/// The oldest driver that is used.
+pub const OLDEST: Version = Version { number: 12_020 };
+
+const LIBRARY: Named = Named { soname: c"libcuda.so.1", packages: "the NVIDIA driver, libcuda1" };
+
+/// A release of CUDA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// A thousand times the first number, and ten times the second.
+    pub number: i32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.number / 1000, self.number % 1000 / 10)
+    }
+}
+
+/// A function that a driver does not have, or not in the version that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lacking {
+    pub function: &'static str,
+    /// The release of CUDA that has it first as it is wanted.
+    pub since: Version,
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the driver lacks {} as CUDA {} has it", self.function, self.since)
+    }
+}
+
+impl Error for Lacking {}
+
+/// Why there is no driver that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotHere {
+    /// The loader does not find it, or not what it needs itself.
+    Library {
+        /// What was looked for.
+        library: String,
+        /// What the loader said.
+        said: String,
+    },
+    /// The path in [`PATH_VARIABLE`] depends on where a process was started.
+    RelativePath { path: PathBuf },
+    /// It is no CUDA driver, or one from before CUDA 12.
+    NoDriver { library: String },
+    /// It is older than [`OLDEST`].
+    TooOld { library: String, has: Version },
+    /// It says that it is new enough, and lacks a function.
+    Lacks { library: String, function: Lacking },
+    /// It does not say which release it is.
+    Mute { library: String, answered: Status },
+}
+
+impl fmt::Display for NotHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library { library, said } => write!(
+                f,
+                "{library} cannot be opened ({said}): install the NVIDIA driver and its libcuda1, or start the container with `--gpus all`"
+            ),
+            Self::RelativePath { path } => {
+                write!(f, "`{}` in {PATH_VARIABLE} is not an absolute path", path.display())
+            }
+            Self::NoDriver { library } => {
+                write!(
+                    f,
+                    "{library} is no CUDA driver, or one from before CUDA 12: it has no cuGetProcAddress_v2; {OLDEST} is the oldest that is used"
+                )
+            }
+            Self::TooOld { library, has } => {
+                write!(
+                    f,
+                    "{library} is the driver of CUDA {has}, and {OLDEST} is the oldest that is used: install a newer driver"
+                )
+            }
+            Self::Lacks { library, function } => write!(f, "{library}: {function}: install a newer driver"),
+            Self::Mute { library, answered } => write!(f, "{library} does not say which release it is: {answered}"),
+        }
+    }
+}
+
+impl Error for NotHere {}
+
+/// `cuGetProcAddress` as CUDA 12 has it: name, place, version, flags, what became of it.
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
+
+/// Where functions are looked for.
+struct Finder {
+    get: GetProcAddress,
+    _library: Shared,
+}
+
+impl Finder {
+    /// The function of this name in this version of its interface; null: there is none.
+    fn find(&self, name: &CStr, since: Version) -> *mut c_void {
+        let (mut place, mut became) = (ptr::null_mut(), 0);
+        // SAFETY: a C string, and two places that may be written; no flags.
+        let answered = unsafe { (self.get)(name.as_ptr(), &raw mut place, since.number, 0, &raw mut became) };
+        if answered == 0 && became == 0 { place } else { ptr::null_mut() }
+    }
+}
+
+/// Defines the driver as a structure of its functions. Each has the release of CUDA whose interface is meant before it. Those under
+/// `required` have to be there; those under `optional` answer [`Lacking`] where they are not.
+macro_rules! functions {
+    (
+        required { $( $rsince:literal fn $required:ident($($rarg:ident: $rtype:ty),* $(,)?); )* }
+        optional { $( $osince:literal fn $optional:ident($($oarg:ident: $otype:ty),* $(,)?); )* }
+    ) => {
+        /// A driver that was opened, for as long as the process is there.
+        #[derive(Debug)]
+        pub struct Driver {
+            library: String,
+            version: Version,
+            $( $required: unsafe extern "C" fn($($rtype),*) -> u32, )*
+            $( $optional: Option<unsafe extern "C" fn($($otype),*) -> u32>, )*
+        }
+
+        impl Driver {
+            /// Every function that is looked for, and whether a driver without it is used.
+            pub const FUNCTIONS: &[(Lacking, bool)] = &[
+                $( (Lacking { function: stringify!($required), since: Version { number: $rsince } }, false), )*
+                $( (Lacking { function: stringify!($optional), since: Version { number: $osince } }, true), )*
+            ];
+
+            fn load(library: String, version: Version, finder: &Finder) -> Result<Self, NotHere> {
+                Ok(Self {
+                    $( $required: {
+                        let since = Version { number: $rsince };
+                        let place = finder.find(c_name(concat!(stringify!($required), "\0")), since);
+                        if place.is_null() {
+                            let function = Lacking { function: stringify!($required), since };
+                            return Err(NotHere::Lacks { library, function });
+                        }
+                        // SAFETY: the function of this name and version has this type.
+                        unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn($($rtype),*) -> u32>(place) }
+                    }, )*
+                    $( $optional: {
+                        let since = Version { number: $osince };
+                        let place = finder.find(c_name(concat!(stringify!($optional), "\0")), since);
+                        // SAFETY: as above; null is none.
+                        unsafe { mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($otype),*) -> u32>>(place) }
+                    }, )*
+                    library,
+                    version,
+                })
+            }
+
+            /// The functions that a driver without is used, and that this one is without.
+            pub fn lacks(&self) -> Vec<Lacking> {
+                let mut lacks = Vec::new();
+                $( if self.$optional.is_none() {
+                    lacks.push(Lacking { function: stringify!($optional), since: Version { number: $osince } });
+                } )*
+                lacks
+            }
+
+            $(
+                /// # Safety
+                /// As the driver's manual says.
+                pub unsafe fn $required(&self, $($rarg: $rtype),*) -> Status {
+                    // SAFETY: the caller keeps to the manual.
+                    Status(unsafe { (self.$required)($($rarg),*) })
+                }
+            )*
+            $(
+                /// # Safety
+                /// As the driver's manual says.
+                pub unsafe fn $optional(&self, $($oarg: $otype),*) -> Result<Status, Lacking> {
+                    let since = Version { number: $osince };
+                    let function = self.$optional.ok_or(Lacking { function: stringify!($optional), since })?;
+                    // SAFETY: the caller keeps to the manual.
+                    Ok(Status(unsafe { function($($oarg),*) }))
+                }
+            )*
+        }
+    };
+}
+
+/// A name that ends in a zero.
+fn c_name(name: &'static str) -> &'static CStr {
+    CStr::from_bytes_with_nul(name.as_bytes()).expect("a name with a zero behind it")
+}
+
+functions! {
+    required {
+        2000 fn cuInit(flags: c_uint);
+        2000 fn cuDeviceGetCount(count: *mut c_int);
+        2000 fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+        2000 fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
+        11040 fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice);
+        2000 fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+        3020 fn cuDeviceTotalMem(bytes: *mut usize, device: CUdevice);
+        4010 fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: CUdevice);
+    }
+    optional {
+        12080 fn cuMemcpyBatchAsync(
+            destinations: *mut CUdeviceptr,
+            sources: *mut CUdeviceptr,
+            sizes: *mut usize,
+            count: usize,
+            attributes: *mut CUmemcpyAttributes,
+            attribute_indexes: *mut usize,
+            attribute_count: usize,
+            failed: *mut usize,
+            stream: CUstream,
+        );
+        11070 fn cuMemGetHandleForAddressRange(
+            handle: *mut c_void,
+            address: CUdeviceptr,
+            size: usize,
+            kind: CUmemRangeHandleType,
+            flags: u64,
+        );
+    }
+}
+
+impl Driver {
+    /// Opens the driver, once for the whole process. What is not here is looked for again at the next call. It is not started by
+    /// that: `cuInit` is the caller's.
+    pub fn open() -> Result<&'static Self, NotHere> {
+        static OPEN: OnceLock<Driver> = OnceLock::new();
+        if let Some(open) = OPEN.get() {
+            return Ok(open);
+        }
+        let opened = Self::open_now()?;
+        Ok(OPEN.get_or_init(|| opened))
+    }
+
+    fn open_now() -> Result<Self, NotHere> {
+        let named = match env::var_os(PATH_VARIABLE).filter(|path| !path.is_empty()) {
+            Some(path) => named(path)?,
+            None => LIBRARY,
+        };
+        let library = named.to_string();
+        let shared = Shared::open(named).map_err(|error| NotHere::Library {
+            library: library.clone(),
+            said: match error {
+                penstock_loader::NotHere::Library { said, .. } => said,
+                other @ penstock_loader::NotHere::Symbol { .. } => other.to_string(),
+            },
+        })?;
+        let Some(get) = shared.find_unversioned(c"cuGetProcAddress_v2") else {
+            return Err(NotHere::NoDriver { library });
+        };
+        // SAFETY: a library that has this name is CUDA's driver, and the function has this type since CUDA 12.
+        let get = unsafe { mem::transmute::<ptr::NonNull<c_void>, GetProcAddress>(get) };
+        let finder = Finder { get, _library: shared };
+        let version = version_of(&library, &finder)?;
+        if version < OLDEST {
+            return Err(NotHere::TooOld { library, has: version });
+        }
+        Self::load(library, version, &finder)
+    }
+
+    /// The release of CUDA that it is of.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The library, as it was asked for.
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+}
+
+/// The library that this path names. Its name is wanted for as long as the library is open, which is for ever.
+fn named(path: OsString) -> Result<Named, NotHere> {
+    let path = PathBuf::from(path);
+    if !path.is_absolute() {
+        return Err(NotHere::RelativePath { path });
+    }
+    // A variable of the environment has no zeros.
+    let soname = CString::new(path.into_os_string().into_vec()).unwrap_or_default();
+    Ok(Named { soname: Box::leak(soname.into_boxed_c_str()), ..LIBRARY })
+}
+
+/// Which release a driver is, which it says before it is started.
+fn version_of(library: &str, finder: &Finder) -> Result<Version, NotHere> {
+    let place = finder.find(c"cuDriverGetVersion", Version { number: 2020 });
+    if place.is_null() {
+        return Err(NotHere::NoDriver { library: library.to_owned() });
+    }
+    let mut number = 0;
+    // SAFETY: the function of this name has this type; it writes one number.
+    let answered = Status(unsafe {
+        mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> u32>(place)(&raw mut number)
+    });
+    if answered.is_success() {
+        Ok(Version { number })
+    } else {
+        Err(NotHere::Mute { library: library.to_owned(), answered })
+    }
+}

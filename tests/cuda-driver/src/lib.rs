@@ -1,0 +1,56 @@
+//! A stand-in for the CUDA driver: `libcuda.so.1` as far as Penstock calls it, for machines without a card.
+//!
+//! It is opened as the real one is (`PENSTOCK_CUDA_DRIVER` names it), so that what is tested is the code that loads and calls the driver. What
+//! it does is what a real one did (docs/design/0013-device-facts.md), rule by rule; `tests/rules.rs` asks both alike. It computes nothing.
+//!
+//! - [`plan`]: what it pretends to be, and what is to go wrong, from the environment
+//! - [`table`]: its functions by name and version
+//! - [`start`]: starting, and devices
+
+mod plan;
+mod start;
+mod table;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// What functions answer.
+pub(crate) mod status {
+    pub(crate) const SUCCESS: u32 = 0;
+    pub(crate) const INVALID_VALUE: u32 = 1;
+    pub(crate) const NOT_INITIALIZED: u32 = 3;
+    pub(crate) const NO_DEVICE: u32 = 100;
+    pub(crate) const INVALID_DEVICE: u32 = 101;
+    pub(crate) const NOT_FOUND: u32 = 500;
+}
+
+/// The function of this name, as the release of this number has it.
+///
+/// # Safety
+/// A C string, a place for an address, and null or a place for a number.
+// SAFETY: nothing else in a program has this name, but the driver that this stands in for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    _flags: u64,
+    became: *mut u32,
+) -> u32 {
+    if symbol.is_null() || place.is_null() {
+        return status::INVALID_VALUE;
+    }
+    // SAFETY: the caller promises a C string.
+    let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or_default();
+    let (found, what) = match table::find(name, version) {
+        Ok(function) => (function, 0),
+        Err(why) => (std::ptr::null_mut(), why as u32),
+    };
+    // SAFETY: the caller promises both places.
+    unsafe {
+        place.write(found);
+        if !became.is_null() {
+            became.write(what);
+        }
+    }
+    if found.is_null() { status::NOT_FOUND } else { status::SUCCESS }
+}

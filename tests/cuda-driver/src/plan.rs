@@ -1,0 +1,46 @@
+//! What the stand-in pretends to be, and what is to go wrong, from the environment.
+
+use std::sync::OnceLock;
+
+/// As in `version=12080 devices=2 lacks=cuMemcpyBatchAsync init=802`, in any order.
+const VARIABLE: &str = "PENSTOCK_CUDA_STAND_IN";
+
+pub(crate) struct Plan {
+    /// The release of CUDA.
+    pub(crate) version: i32,
+    pub(crate) devices: i32,
+    /// What starting it answers.
+    pub(crate) init: u32,
+    /// What asking for its release answers.
+    pub(crate) mute: u32,
+    /// Functions that it does not have.
+    pub(crate) lacks: Vec<String>,
+    /// What its devices cannot: `vmm`, `descriptors`, `dma-buf`, or `compute`, where nobody may use them.
+    pub(crate) without: Vec<String>,
+}
+
+impl Plan {
+    fn read(text: &str) -> Self {
+        let mut plan = Self { version: 13_000, devices: 1, init: 0, mute: 0, lacks: Vec::new(), without: Vec::new() };
+        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+            let list = || value.split(',').map(str::to_owned).collect();
+            let number = || value.parse::<u32>().unwrap_or_default();
+            match key {
+                "version" => plan.version = number() as i32,
+                "devices" => plan.devices = number() as i32,
+                "init" => plan.init = number(),
+                "mute" => plan.mute = number(),
+                "lacks" => plan.lacks = list(),
+                "without" => plan.without = list(),
+                _ => {}
+            }
+        }
+        plan
+    }
+}
+
+/// The plan of this process.
+pub(crate) fn plan() -> &'static Plan {
+    static PLAN: OnceLock<Plan> = OnceLock::new();
+    PLAN.get_or_init(|| Plan::read(&std::env::var(VARIABLE).unwrap_or_default()))
+}

@@ -1,0 +1,48 @@
+//! Its functions by name and version.
+
+use std::ffi::c_void;
+
+use crate::plan::plan;
+use crate::start;
+
+/// Why there is no such function, as the driver numbers it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lacking {
+    Name = 1,
+    /// There is one, of a later release than was asked for or than this driver is.
+    Version = 2,
+}
+
+struct Function {
+    name: &'static str,
+    /// The release that has it first.
+    since: i32,
+    place: *const c_void,
+}
+
+macro_rules! table {
+    ($($since:literal $module:ident :: $name:ident;)*) => {
+        [$(Function { name: stringify!($name), since: $since, place: $module::$name as *const c_void }),*]
+    };
+}
+
+/// The function of this name, as the release `version` has it.
+pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
+    let functions = table! {
+        2000 start::cuInit;
+        2020 start::cuDriverGetVersion;
+        2000 start::cuDeviceGetCount;
+        2000 start::cuDeviceGet;
+        2000 start::cuDeviceGetName;
+        11040 start::cuDeviceGetUuid;
+        2000 start::cuDeviceGetAttribute;
+        3020 start::cuDeviceTotalMem;
+        4010 start::cuDeviceGetPCIBusId;
+        11070 start::cuMemGetHandleForAddressRange;
+        12080 start::cuMemcpyBatchAsync;
+    };
+    let is_here = |function: &&Function| function.name == name && !plan().lacks.iter().any(|lacking| lacking == name);
+    let function = functions.iter().find(is_here).ok_or(Lacking::Name)?;
+    let is_known = function.since <= version && version <= plan().version;
+    if is_known { Ok(function.place.cast_mut()) } else { Err(Lacking::Version) }
+}

@@ -1,0 +1,257 @@
+//! What a driver does, asked of the stand-in always, and of the real one where there is one.
+//!
+//! Each question runs in a process of its own, since a driver is opened and started once: this program again, told which question.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use penstock_cuda::{Cuda, CudaError};
+use penstock_cuda_sys::{Driver, Lacking, NotHere, Status, Version};
+
+/// Tells this program, started again, that it is the process of the question.
+const ASKED: &str = "PENSTOCK_CUDA_RULE";
+const LIBRARY: &str = penstock_cuda_sys::PATH_VARIABLE;
+const STAND_IN: &str = "PENSTOCK_CUDA_STAND_IN";
+const CALL: Version = Version { number: 12_080 };
+
+/// The stand-in, which was built for these tests.
+fn stand_in() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let path = program.parent().unwrap().join("libpenstock_cuda_driver.so");
+    assert!(path.exists(), "{} was built", path.display());
+    path
+}
+
+/// Runs the rest of a test in a process of its own: true there.
+fn apart(test: &str, library: Option<&str>, plan: &str) -> bool {
+    if std::env::var(ASKED).is_ok_and(|asked| asked == test) {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(ASKED, test).env(STAND_IN, plan);
+    match library {
+        Some(library) => command.env(LIBRARY, library),
+        None => command.env_remove(LIBRARY),
+    };
+    let ran = command.output().unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&ran.stderr));
+    false
+}
+
+/// The same on the stand-in.
+fn on_stand_in(test: &str, plan: &str) -> bool {
+    apart(test, Some(stand_in().to_str().unwrap()), plan)
+}
+
+#[test]
+fn the_stand_in_starts_and_says_what_devices_it_has() {
+    if !on_stand_in("the_stand_in_starts_and_says_what_devices_it_has", "devices=3") {
+        return;
+    }
+    let cuda = Cuda::start().unwrap();
+    assert_eq!((cuda.version().to_string(), cuda.lacks()), ("13.0".to_owned(), vec![]));
+    let devices = cuda.devices().unwrap();
+    let seen: Vec<_> = devices.iter().map(|device| (device.ordinal, device.attr.pci.as_str())).collect();
+    assert_eq!(seen, [(0, "0000:17:00.0"), (1, "0000:18:00.0"), (2, "0000:19:00.0")]);
+    assert_eq!(devices[1].id.to_string(), "GPU-70656e73-746f-636b-2073-74616e642d01");
+    let attr = &devices[0].attr;
+    assert_eq!((attr.name.as_str(), attr.bytes), ("Penstock stand-in for a GPU", 8 << 30));
+    assert!(attr.vmm && attr.vmm_descriptors && attr.unified_addressing && attr.dma_buf && attr.gpudirect);
+    assert_eq!((attr.compute_capability, attr.copy_engines, attr.compute_mode), ((9, 0), 3, 0));
+    assert!(std::ptr::eq(Driver::open().unwrap(), Driver::open().unwrap()), "it is opened once");
+}
+
+#[test]
+fn no_driver_is_words() {
+    if !apart("no_driver_is_words", Some("/nowhere/libcuda.so.1"), "") {
+        return;
+    }
+    let error = Cuda::start().unwrap_err();
+    assert!(matches!(&error, CudaError::NotHere(NotHere::Library { .. })), "{error:?}");
+    let words = error.to_string();
+    assert!(words.starts_with("/nowhere/libcuda.so.1 cannot be opened (") && words.contains("--gpus all"), "{words}");
+}
+
+#[test]
+fn a_path_that_depends_on_the_folder_is_refused() {
+    if !apart("a_path_that_depends_on_the_folder_is_refused", Some("libcuda.so.1"), "") {
+        return;
+    }
+    let error = Driver::open().unwrap_err();
+    assert_eq!(error.to_string(), "`libcuda.so.1` in PENSTOCK_CUDA_DRIVER is not an absolute path");
+}
+
+#[test]
+fn another_library_is_no_driver() {
+    // The C library that this program itself runs with.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let libc = maps.split_whitespace().find(|word| word.ends_with("/libc.so.6")).expect("this is a program of glibc");
+    if !apart("another_library_is_no_driver", Some(libc), "") {
+        return;
+    }
+    assert!(matches!(Driver::open(), Err(NotHere::NoDriver { .. })));
+}
+
+#[test]
+fn the_stand_in_of_an_older_release_is_refused() {
+    if !on_stand_in("the_stand_in_of_an_older_release_is_refused", "version=12010") {
+        return;
+    }
+    let error = Driver::open().unwrap_err();
+    let words = "is the driver of CUDA 12.1, and 12.2 is the oldest that is used: install a newer driver";
+    assert!(error.to_string().ends_with(words), "{error}");
+}
+
+#[test]
+fn the_stand_in_of_the_oldest_release_lacks_only_what_has_a_substitute() {
+    if !on_stand_in("the_stand_in_of_the_oldest_release_lacks_only_what_has_a_substitute", "version=12020") {
+        return;
+    }
+    let lacking = Lacking { function: "cuMemcpyBatchAsync", since: CALL };
+    assert_eq!(Cuda::start().unwrap().lacks(), [lacking]);
+    assert_eq!(lacking.to_string(), "the driver lacks cuMemcpyBatchAsync as CUDA 12.8 has it");
+    let null = std::ptr::null_mut::<usize>();
+    // SAFETY: it is not there, so nothing is called.
+    let answered = unsafe {
+        Driver::open().unwrap().cuMemcpyBatchAsync(
+            null.cast(),
+            null.cast(),
+            null.cast(),
+            0,
+            null.cast(),
+            null.cast(),
+            0,
+            null.cast(),
+            null.cast(),
+        )
+    };
+    assert_eq!(answered, Err(lacking));
+}
+
+#[test]
+fn a_stand_in_without_a_function_that_has_no_substitute_is_refused() {
+    let test = "a_stand_in_without_a_function_that_has_no_substitute_is_refused";
+    if !on_stand_in(test, "lacks=cuDeviceGetUuid") {
+        return;
+    }
+    let error = Driver::open().unwrap_err();
+    assert!(error.to_string().contains("the driver lacks cuDeviceGetUuid as CUDA 11.4 has it"), "{error}");
+}
+
+#[test]
+fn a_stand_in_that_does_not_start_says_what_to_do() {
+    let test = "a_stand_in_that_does_not_start_says_what_to_do";
+    if !on_stand_in(test, "init=803") {
+        return;
+    }
+    for _ in 0..2 {
+        let error = Cuda::start().unwrap_err();
+        assert_eq!(error, CudaError::Start { status: Status::SYSTEM_DRIVER_MISMATCH });
+        assert!(error.to_string().contains("/proc/driver/nvidia/version"), "{error}");
+    }
+}
+
+#[test]
+fn a_stand_in_without_devices_says_so() {
+    if !on_stand_in("a_stand_in_without_devices_says_so", "devices=0") {
+        return;
+    }
+    let error = Cuda::start().unwrap_err();
+    assert!(error.to_string().contains("CUDA error 100, no device; `nvidia-smi`"), "{error}");
+}
+
+#[test]
+fn a_code_that_nobody_knows_is_a_number() {
+    if !on_stand_in("a_code_that_nobody_knows_is_a_number", "init=4711") {
+        return;
+    }
+    assert_eq!(Cuda::start().unwrap_err(), CudaError::Start { status: Status(4711) });
+}
+
+#[test]
+fn a_mute_stand_in_is_refused() {
+    if !on_stand_in("a_mute_stand_in_is_refused", "mute=999") {
+        return;
+    }
+    assert!(
+        Driver::open().unwrap_err().to_string().ends_with("does not say which release it is: CUDA error 999, unknown")
+    );
+}
+
+/// What the driver answers that this process has: `PENSTOCK_CUDA_DRIVER` or `libcuda.so.1`.
+fn before_it_is_started() {
+    let driver = Driver::open().unwrap();
+    let mut count = 0;
+    // SAFETY: it writes one number.
+    assert_eq!(unsafe { driver.cuDeviceGetCount(&raw mut count) }, Status::NOT_INITIALIZED);
+    // SAFETY: it reads nothing.
+    assert_eq!(unsafe { driver.cuInit(1) }, Status::INVALID_VALUE);
+}
+
+/// A child is refused before it asks the driver anything, and the parent goes on.
+fn in_a_child() {
+    let cuda = Cuda::start().unwrap();
+    // SAFETY: the child makes only calls that look at words of its own, and ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_told =
+            matches!(Cuda::start(), Err(CudaError::Forked)) && matches!(cuda.devices(), Err(CudaError::Forked));
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!is_told)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above and writes its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+    assert!(!cuda.devices().unwrap().is_empty());
+    // What a child that asks all the same would hear.
+    // SAFETY: as above.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut count = 0;
+        // SAFETY: it writes one number.
+        let answered = unsafe { Driver::open().unwrap().cuDeviceGetCount(&raw mut count) };
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(answered != Status::NOT_INITIALIZED)) };
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+}
+
+/// Each rule as two tests: on the stand-in, and on a real driver.
+macro_rules! rules {
+    ($($rule:ident, $stand_in:ident, $real:ident;)*) => { $(
+        #[test]
+        fn $stand_in() {
+            if on_stand_in(stringify!($stand_in), "") {
+                $rule();
+            }
+        }
+
+        #[test]
+        fn $real() {
+            if let Err(error) = Driver::open() {
+                return skip(stringify!($real), &format!("needs a CUDA driver: {error}"));
+            }
+            if apart(stringify!($real), None, "") {
+                $rule();
+            }
+        }
+    )* };
+}
+
+rules! {
+    before_it_is_started, stand_in_before_it_is_started, a_driver_before_it_is_started;
+    in_a_child, stand_in_in_a_child, a_driver_in_a_child;
+}
+
+/// Reports that a test did not run, and why.
+fn skip(test: &str, reason: &str) {
+    use std::io::Write;
+    if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{test}: {reason}").unwrap();
+    }
+}

@@ -1,0 +1,61 @@
+//! `penstock doctor gpu`, with a stand-in for the driver and without any.
+
+use std::path::PathBuf;
+
+use crate::run::{Folder, finish};
+
+/// The stand-in, which cargo has built beside this program.
+fn stand_in() -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name("libpenstock_cuda_driver.so");
+    assert!(path.exists(), "{} was built", path.display());
+    path
+}
+
+/// What it says of a driver that pretends to be this.
+fn doctor(library: &str, pretends: &str) -> String {
+    let folder = Folder::new();
+    let mut command = folder.command(&["doctor", "gpu"]);
+    command.env("PENSTOCK_CUDA_DRIVER", library).env("PENSTOCK_CUDA_STAND_IN", pretends);
+    let ran = finish(&mut command);
+    assert_eq!(ran.err, "", "{ran:?}");
+    // Lines are broken where they are long.
+    ran.out.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn doctor_of_stand_in(pretends: &str) -> String {
+    doctor(stand_in().to_str().unwrap(), pretends)
+}
+
+#[test]
+fn a_stand_in_for_the_driver_is_described() {
+    let said = doctor_of_stand_in("devices=2");
+    assert!(said.contains("of CUDA 13.0"), "{said}");
+    let device = "1: Penstock stand-in for a GPU, 8 GiB, GPU-70656e73-746f-636b-2073-74616e642d01, at 0000:18:00.0";
+    assert!(said.contains(device), "{said}");
+    assert!(!said.contains("lacks") && !said.contains("cannot"), "{said}");
+}
+
+#[test]
+fn what_a_stand_in_cannot_is_said_with_what_it_means() {
+    let said = doctor_of_stand_in("version=12020 without=vmm,dma-buf,compute");
+    assert!(said.contains("of CUDA 12.2") && said.contains("the driver lacks cuMemcpyBatchAsync"), "{said}");
+    for words in ["cannot make and map memory by itself", "0 has no dma-buf", "nvidia-smi -i 0 -c DEFAULT"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let said = doctor_of_stand_in("without=descriptors");
+    assert!(said.contains("0 cannot pass its memory as file descriptors"), "{said}");
+}
+
+#[test]
+fn a_driver_that_cannot_be_used_is_words() {
+    for (pretends, words) in [
+        ("version=12010", "is the driver of CUDA 12.1, and 12.2 is the oldest that is used"),
+        ("devices=0", "the CUDA driver does not start: CUDA error 100, no device"),
+        ("init=803", "the library and the kernel's driver are of different releases"),
+    ] {
+        let said = doctor_of_stand_in(pretends);
+        assert!(said.contains(words), "{pretends}: {said}");
+    }
+    let said = doctor("/nowhere/libcuda.so.1", "");
+    assert!(said.contains("/nowhere/libcuda.so.1 cannot be opened"), "{said}");
+}
