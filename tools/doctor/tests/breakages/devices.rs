@@ -269,9 +269,27 @@ fn each_thing_that_dpdk_lacks_is_named() {
 #[test]
 fn a_gpu_without_driver_library_or_rights_is_named() {
     let mut host = Fixture::new();
-    host.remove("/usr/lib/libcuda.so.1");
-    assert_finding(&host.one(Topic::Gpu, "libcuda"), Status::Missing, "no libcuda.so.1", "same version as the driver");
-    host.write("/usr/lib/libcuda.so.1", "");
+    let well = host.system.cuda_driver.clone();
+    assert_eq!(host.report().find(Topic::Gpu, "libcuda").unwrap().found, "of CUDA 12.8");
+    assert!(host.report().find(Topic::Gpu, "device").unwrap().found.contains("H100, 80 GiB"));
+    host.system.cuda_driver = "absent libcuda.so.1 cannot be opened (no such file)\n".to_owned();
+    assert_finding(&host.one(Topic::Gpu, "libcuda"), Status::Missing, "cannot be opened", "same version as the driver");
+    host.system.cuda_driver = format!("{well}without 0 compute\n");
+    let report = host.report();
+    let mut findings = report.findings.iter().filter(|finding| finding.name == "device");
+    let finding = findings.next_back().expect("the device is described, and then what it cannot");
+    assert_finding(finding, Status::Limited, "0 may be used by no process", "nvidia-smi -i 0 -c DEFAULT");
+    host.system.cuda_driver = "cuda 12.4\nlacks cuMemcpyBatchAsync\ndeviceless no device\n".to_owned();
+    assert_finding(
+        host.report().find(Topic::Gpu, "functions").unwrap(),
+        Status::Limited,
+        "lacks cuMemcpyBatchAsync",
+        "newer driver",
+    );
+    let report = host.report();
+    let finding = report.find(Topic::Gpu, "start").expect("it did not start");
+    assert_eq!((finding.status, finding.found.as_str()), (Status::Missing, "no device"));
+    host.system.cuda_driver = well;
     host.system.barred.insert(PathBuf::from("/dev/nvidia0"), EACCES);
     assert_finding(
         &host.one(Topic::Gpu, "access"),

@@ -36,6 +36,8 @@ pub(crate) struct Answers {
     pub(crate) variables: BTreeMap<&'static str, OsString>,
     /// What the RDMA libraries have.
     pub(crate) rdma_libraries: String,
+    /// What the CUDA driver has.
+    pub(crate) cuda_driver: String,
     root: PathBuf,
 }
 
@@ -51,6 +53,7 @@ impl System for Answers {
             (Some(refusal), _) => Err(refusal.clone()),
             (None, Call::IoUring) => Ok("0xfff 60 1".to_owned()),
             (None, Call::RdmaLibraries) => Ok(self.rdma_libraries.clone()),
+            (None, Call::CudaDriver) => Ok(self.cuda_driver.clone()),
             (None, _) => Ok(String::new()),
         }
     }
@@ -188,7 +191,6 @@ const FILES: &[(&str, &str)] = &[
     ("/usr/lib/libibverbs.so.1", ""),
     ("/usr/lib/librdmacm.so.1", ""),
     ("/usr/lib/librte_eal.so.24.0", ""),
-    ("/usr/lib/libcuda.so.1", ""),
     ("/etc/os-release", "ID=ubuntu\nID_LIKE=debian\n"),
     ("/run/user/7/bus", ""),
 ];
@@ -208,6 +210,7 @@ impl Fixture {
             silent: BTreeSet::new(),
             variables: BTreeMap::new(),
             rdma_libraries: "device mlx5_0\n".to_owned(),
+            cuda_driver: "cuda 12.8\ndevice 0: NVIDIA H100, 80 GiB, GPU-0a, at 0000:17:00.0\n".to_owned(),
             root: root.clone(),
         };
         let asked =
