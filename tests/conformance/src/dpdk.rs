@@ -164,13 +164,14 @@ impl Loss {
     /// From now on so much of all packets between the engines is lost.
     pub fn begin(folder: &Path, percent: u8) -> Self {
         let (bridge, prefix) = (bridge(folder), format!("pk{:04x}", number(folder)));
+        let chance = if percent < 100 { format!("numgen random mod 100 < {percent}") } else { String::new() };
         let rules = format!(
             "table bridge {bridge} {{
                 counter seen {{ }}
                 counter lost {{ }}
                 chain forward {{
                     type filter hook forward priority 0
-                    iifname \"{prefix}*\" counter name seen numgen random mod 100 < {percent} counter name lost drop
+                    iifname \"{prefix}*\" counter name seen {chance} counter name lost drop
                 }}
             }}"
         );

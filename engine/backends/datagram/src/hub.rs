@@ -352,9 +352,13 @@ impl Connections {
         }
         let Endpoint { connection, side, address, .. } = endpoint;
         connection.set_share(share);
-        let mut sent = BurstSent::Full;
+        let (mut sent, mut any) = (BurstSent::Full, false);
         for _ in 0..BURSTS_PER_POLL {
-            sent = port.send(*address, frame_bytes, &mut |room| connection.transmit(now, room, side));
+            sent = port.send(*address, frame_bytes, &mut |room| {
+                let bytes = connection.transmit(now, room, side);
+                any |= bytes.is_some();
+                bytes
+            });
             side.end_section();
             if sent != BurstSent::Full {
                 break;
@@ -366,7 +370,7 @@ impl Connections {
             );
             return Err(endpoint.fail(Cause::NoPath, why));
         }
-        if endpoint.connection.is_under_way() {
+        if any {
             *moved_at = now;
         }
         if sent == BurstSent::Blocked {

@@ -121,7 +121,10 @@ fn post_async(
     }
     statistics.async_ops.add(u64::from(accepted));
     statistics.async_ops_most.raise_to(most as u64);
-    in_flight.doorbell_due(current.command.peer.peer_index);
+    // What found no room leaves nothing to send: a lane that is asked to send looks at once whether there is room now.
+    if accepted > 0 || moved.2.is_none() {
+        in_flight.doorbell_due(current.command.peer.peer_index);
+    }
     if moved.2.is_none() && slot.unclaimed(units) == 0 {
         post_notify(current, slot, entry, in_flight);
     }
@@ -132,7 +135,7 @@ impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Returns whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
         let (is_alone, lanes_ready) = (self.has_one_transfer(), !self.ready.is_empty_below(self.lanes.len()));
-        let Self { shared, active, lanes, spans, in_flight, .. } = self;
+        let Self { shared, active, lanes, spans, in_flight, without_room, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
         let Some(entry) = lane_entry(lanes, &current.command.peer) else {
@@ -189,6 +192,7 @@ impl<E: Env> Worker<E> {
                 Some(MoveEnd::Full(at)) => {
                     slot.add_bytes(bytes);
                     (current.at, current.stalled) = (Some(at), true);
+                    *without_room += usize::from(posts == 0);
                     break End::Wait;
                 }
                 Some(MoveEnd::Stop(cause)) => {

@@ -113,6 +113,8 @@ pub(crate) struct Worker<E: Env> {
     pub(crate) sleeper: Sleeper,
     turns: u64,
     next_lane: usize,
+    /// Transfers of this turn whose lane had no room for anything of them.
+    without_room: usize,
     pub(crate) spans: Box<[Span; SPANS_PER_POST]>,
     stopping: bool,
 }
@@ -145,6 +147,7 @@ impl<E: Env> Worker<E> {
             sleeper: shared.segments.sleeper(1 + index),
             turns: 0,
             next_lane: 0,
+            without_room: 0,
             spans: Box::new([Span::default(); SPANS_PER_POST]),
             stopping: false,
         }
@@ -344,26 +347,30 @@ impl<E: Env> Worker<E> {
     /// Moves units: many of every urgent transfer, then one each of a few others.
     fn advance_active(&mut self) -> bool {
         let [no_urgent, no_bulk] = self.active.each_ref().map(VecDeque::is_empty);
+        let mut worked = false;
         if !no_urgent {
-            self.advance_class(Priority::Urgent, (URGENT_UNITS_PER_TURN / URGENT_UNITS_AT_ONCE) as usize);
+            worked |= self.advance_class(Priority::Urgent, (URGENT_UNITS_PER_TURN / URGENT_UNITS_AT_ONCE) as usize);
         }
         if !no_bulk {
-            self.advance_class(Priority::Bulk, BULK_PER_TURN);
+            worked |= self.advance_class(Priority::Bulk, BULK_PER_TURN);
         }
-        let worked = !(no_urgent && no_bulk);
         // Blocked notifications are retried only every few turns, so that peers without room hardly slow down the others.
         let is_due = !self.notify_blocked.is_empty() && (!worked || self.turns.is_multiple_of(TURNS_PER_RETRY));
         worked | (is_due && self.retry_blocked_notifies())
     }
 
-    /// Advances each transfer of a class once, the first so many of them.
+    /// Advances each transfer of a class once, the first so many of them. Returns whether there was room for anything: who only looks in vain
+    /// is idle, and may sleep.
     #[inline(never)]
-    fn advance_class(&mut self, class: Priority, turns: usize) {
-        for _ in 0..self.active[class as usize].len().min(turns) {
+    fn advance_class(&mut self, class: Priority, turns: usize) -> bool {
+        let advanced = self.active[class as usize].len().min(turns);
+        self.without_room = 0;
+        for _ in 0..advanced {
             if !self.advance(class) && self.active[class as usize].len() > 1 {
                 self.active[class as usize].rotate_left(1);
             }
         }
+        self.without_room < advanced
     }
 
     fn poll_lanes(&mut self) -> bool {

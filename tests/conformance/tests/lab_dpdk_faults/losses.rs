@@ -1,5 +1,7 @@
 //! Packets that are lost between two devices, both ways.
 
+use std::time::Duration;
+
 use penstock::{Plan, Span, Submit};
 use penstock_conformance::stage::{KV, all_end_well, apply};
 use penstock_conformance::{Carrier, dpdk, pattern};
@@ -56,4 +58,30 @@ fn every_byte_arrives_though_a_tenth_of_the_packets_is_lost() {
         eprintln!("{share:.1} % of {} packets lost; of its own the initiator knew {} as lost", lost.of, counted.lost);
         assert!(lost.packets > 0 && counted.lost > 0, "{lost:?}, {counted:?}");
     }
+}
+
+/// What this process has had of processors so far.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn a_sender_that_hears_nothing_naps() {
+    let Some(_alone) = alone("a_sender_that_hears_nothing_naps", Carrier::Bridge) else { return };
+    const SILENT: Duration = Duration::from_secs(1);
+    let stage = on_a_bridge(BYTES, HEARTBEAT);
+    let plan =
+        Plan::write(&stage.near, &stage.far()).extents(&[Span { local: 0, remote: 0, len: BYTES }]).build().unwrap();
+    let transfers: Vec<_> = (0..4).map(|_| stage.submit(stage.peer(), &plan, Submit::new())).collect();
+    let loss = dpdk::Loss::begin(stage.folder.path(), 100);
+    std::thread::sleep(Duration::from_millis(50));
+    let before = processor_time();
+    std::thread::sleep(SILENT);
+    let took = processor_time() - before;
+    assert!(transfers.iter().any(|transfer| transfer.poll().is_none()), "all was through before");
+    drop(loss);
+    all_end_well(&transfers);
+    eprintln!("in {SILENT:?} of silence a sender took {took:.2?} of a processor");
+    assert!(took < SILENT / 4, "{took:?}");
 }

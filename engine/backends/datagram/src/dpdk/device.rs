@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -72,6 +73,7 @@ fn remove_stale_socket(device: &str) {
     if let Some(path) = its("socket=")
         && is_memif_server(device)
         && its("socket-abstract=") == Some("no")
+        && std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
         && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         && let Err(error) = std::fs::remove_file(path)
     {
@@ -242,5 +244,9 @@ mod tests {
         remove_stale_socket(&device);
         assert!(!path.exists());
         remove_stale_socket(&device);
+        std::fs::write(&path, "precious").unwrap();
+        remove_stale_socket(&device);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious", "it is no socket");
+        std::fs::remove_file(&path).unwrap();
     }
 }
