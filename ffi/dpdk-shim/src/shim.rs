@@ -113,9 +113,12 @@ impl fmt::Display for ShimUnusable {
                     "{library} cannot be opened ({said}): build it with `make dpdk`, or name it in {PATH_VARIABLE}"
                 )
             }
-            Self::NotHere(NotHere::Symbol { missing, .. }) => {
-                write!(f, "{missing}: it was built for another version of Penstock; build it anew with `make dpdk`")
-            }
+            Self::NotHere(NotHere::Symbol { library, missing }) => write!(
+                f,
+                "{library} has no {} of version {}: it was built for another version of Penstock, or is another library; build it anew with \
+                 `make dpdk`, and name it in {PATH_VARIABLE}",
+                missing.symbol, missing.version
+            ),
             Self::OtherSizes => write!(
                 f,
                 "{library} has structures of other sizes: it was built for another version of Penstock; build it anew with `make dpdk`"
@@ -134,7 +137,8 @@ impl Shim {
         if let Some(found) = FOUND.get() {
             return Ok(found);
         }
-        let found = match env::var_os(PATH_VARIABLE).and_then(|path| CString::new(path.into_encoded_bytes()).ok()) {
+        let named = env::var_os(PATH_VARIABLE).filter(|path| !path.is_empty());
+        let found = match named.and_then(|path| CString::new(path.into_encoded_bytes()).ok()) {
             // Its name is wanted for as long as the library is open, which is for ever.
             Some(path) => Self::load(Named { soname: Box::leak(path.into_boxed_c_str()), ..Self::NAMED }),
             None => Self::load(Self::NAMED),

@@ -17,9 +17,6 @@ use crate::skip;
 /// Names the library between Penstock and DPDK.
 const SHIM: &str = "PENSTOCK_DPDK_SHIM";
 
-/// Changes what an interface does with packets.
-const ETHTOOL: &str = "ethtool";
-
 /// The place of somebody who is no engine.
 const STRANGER: u8 = 254;
 
@@ -28,9 +25,7 @@ pub fn why_not(carrier: Carrier) -> Option<String> {
     let reason =
         if matches!(carrier, Carrier::Memif | Carrier::Ring) { skip::labs_are_off() } else { skip::lab_reason() };
     let no_shim = || std::env::var_os(SHIM).is_none().then_some("needs the library that `make dpdk` builds");
-    let lacks_ethtool = || carrier == Carrier::FromUdp && Command::new(ETHTOOL).arg("--version").output().is_err();
-    let no_ethtool = || lacks_ethtool().then_some("needs the command ethtool of the package of that name");
-    reason.or_else(no_shim).or_else(no_ethtool).map(str::to_owned)
+    reason.or_else(no_shim).map(str::to_owned)
 }
 
 /// What the engines of the case with this folder have in common.
@@ -75,13 +70,6 @@ fn set_up(link: &str) {
     assert!(ip(&["link", "set", link, "up"]), "{link} is there");
 }
 
-/// What the kernel sends there is as it would be on a wire: with its checksum, and no longer than the MTU. Between interfaces of one host
-/// it sends whole bursts in one piece otherwise, and leaves checksums to cards.
-fn send_as_on_a_wire(link: &str) {
-    let switched = run(ETHTOOL, &["-K", link, "tx", "off", "gso", "off", "tx-udp-segmentation", "off"]);
-    assert!(switched, "{ETHTOOL} switches segmentation off at {link}");
-}
-
 /// Makes the case's bridge, unless another engine has. Its station is its own: usually it is that of an interface on it, and
 /// changes when one more comes.
 fn make_bridge(folder: &Path) -> String {
@@ -111,9 +99,6 @@ fn make_interface(spec: &EngineSpec) -> String {
     }
     set_up(&of_device);
     assert!(ip(&["link", "set", &on_bridge, "master", &bridge]), "{bridge} takes {on_bridge}");
-    if spec.carrier == Carrier::FromUdp {
-        send_as_on_a_wire(&on_bridge);
-    }
     of_device
 }
 
@@ -201,7 +186,6 @@ impl Drop for Loss {
 fn join_bridge(folder: &Path, host: IpAddr) {
     let bridge = make_bridge(folder);
     assert!(ip(&["address", "replace", &format!("{host}/24"), "dev", &bridge]), "{bridge} takes {host}");
-    send_as_on_a_wire(&bridge);
 }
 
 /// The case with this folder is over.

@@ -220,6 +220,7 @@ impl SimPort {
             address,
             receive_bytes,
             needs_checksums: true,
+            comes_apart: false,
             joins_equal: true,
             pairs_workers: false,
             unheard_mend: "",

@@ -164,6 +164,14 @@ pub enum DpdkError {
     Taken { device: String, worker: usize },
     #[error("another engine of this process has the device {device}: see `dpdk.device`")]
     InUse { device: String },
+    #[error(
+        "{device} has {has} queue pairs, and what comes by one that no worker has is lost: set `qpairs` to {wanted}, or leave it out"
+    )]
+    Idle { device: String, wanted: u16, has: u16 },
+    #[error(
+        "`framesz` of {device} has to be from {least} to {most} for packets of this MTU: leave it out, or choose one of these"
+    )]
+    Ring { device: String, least: usize, most: usize },
     #[error("the device {device} cannot be opened: {words}; see `dpdk.device`")]
     Device { device: String, words: String },
     #[error("the device {device} has {has} queue pairs and {wanted} workers want one each: see `workers.count`")]
@@ -240,6 +248,8 @@ impl DpdkPorts {
             address: address.into(),
             receive_bytes: u64::from(options.queue_packets) * charge(frame_bytes),
             needs_checksums: !device.is_within_host(),
+            // A card's kernel cuts before the wire; an interface of Linux has what the other one was given.
+            comes_apart: device.facts.driver() == "net_af_packet",
             joins_equal: false,
             pairs_workers: device.is_within_host(),
             unheard_mend: UNHEARD_MEND,
@@ -253,6 +263,7 @@ impl DpdkPorts {
             env: Arc::clone(env),
             questions: Vec::with_capacity(QUESTIONS_MAX),
             blocked: 0,
+            has_told_of_bursts: false,
             link_at: Timestamp::default(),
         })
     }
@@ -270,6 +281,8 @@ pub struct DpdkPort {
     questions: Vec<Arp>,
     /// How often the device had no room.
     blocked: u64,
+    /// Whether somebody was told that whole bursts come in one packet.
+    has_told_of_bursts: bool,
     /// When the link is looked at next, where nothing comes.
     link_at: Timestamp,
 }
@@ -350,7 +363,7 @@ impl Port for DpdkPort {
             return 0;
         }
         let mut payloads = [&[][..]; BURST_MAX];
-        let (mut count, mut others) = (0, 0);
+        let (mut count, mut others, mut cut) = (0, 0, 0);
         for frame in self.queue.arrived() {
             match EthernetFrame::parse(frame) {
                 EthernetFrame::Udp { to, payload, .. } if to == self.here.address && is_for(frame, self.here.mac) => {
@@ -363,13 +376,21 @@ impl Port for DpdkPort {
                         self.questions.push(arp);
                     }
                 }
-                EthernetFrame::Udp { .. } | EthernetFrame::Other => others += 1,
+                EthernetFrame::Cut { to } if to == self.here.address => cut += 1,
+                EthernetFrame::Udp { .. } | EthernetFrame::Cut { .. } | EthernetFrame::Other => others += 1,
             }
         }
         if count > 0 {
             take(Train::Apart(&payloads[..count]));
         }
-        self.queue.dropped += others;
+        self.queue.dropped += others + cut;
+        if cut > 0 && !std::mem::replace(&mut self.has_told_of_bursts, true) {
+            tracing::warn!(
+                device = self.options.device,
+                "packets come that are longer than a frame, and are dropped: the kernel at the other end of a virtual interface leaves bursts in one \
+                 piece; there: `ethtool -K INTERFACE tx-udp-segmentation off gso off tx off`"
+            );
+        }
         if !self.questions.is_empty() {
             self.hear_arps();
         }

@@ -237,8 +237,11 @@ impl Connections {
         self.places.iter().filter_map(|place| place.endpoint.as_deref())
     }
 
-    /// A session has begun.
-    pub(crate) fn connect(&mut self, id: u64, endpoint: Endpoint) {
+    /// A session has begun, with a peer to whom packets have to come one by one, or not.
+    pub(crate) fn connect(&mut self, id: u64, endpoint: Endpoint, comes_apart: bool) {
+        if comes_apart && let Some(port) = &mut self.port {
+            port.send_apart(endpoint.address.ip());
+        }
         self.due = self.due.min(endpoint.due);
         if let Some(place) = self.places.get_mut(place_of(id)).filter(|place| place.id == id) {
             place.endpoint = Some(Box::new(endpoint));

@@ -2,7 +2,7 @@
 //! connection.
 //!
 //! ```text
-//! version u16 | needs checksums u16 | workers u32 | frame bytes u32 | half key 32 B
+//! version u16 | flags u16: 1 needs checksums, 2 comes apart | workers u32 | frame bytes u32 | half key 32 B
 //! | of each worker: port u16, 0 u16, address 16 B (IPv6, or IPv4 in it; zero: the one at which it was met)
 //! | of each channel: connection u64
 //! ```
@@ -17,12 +17,16 @@ use penstock_transport::JoinError;
 const HEAD_BYTES: usize = 44;
 const WORKER_BYTES: usize = 20;
 const CHANNEL_BYTES: usize = 8;
+const NEEDS_CHECKSUMS: u16 = 1;
+const COMES_APART: u16 = 2;
 
 /// One side's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatagramOffer {
     /// Whether its packets need a checksum of their own.
     pub needs_checksums: bool,
+    /// Whether packets to it have to come one by one.
+    pub comes_apart: bool,
     /// The longest packet that its side of the way carries.
     pub frame_bytes: usize,
     pub half: HalfKey,
@@ -38,7 +42,8 @@ impl DatagramOffer {
             HEAD_BYTES + WORKER_BYTES * self.addresses.len() + CHANNEL_BYTES * self.connections.len(),
         );
         blob.extend(VERSION.to_le_bytes());
-        blob.extend(u16::from(self.needs_checksums).to_le_bytes());
+        let flags = NEEDS_CHECKSUMS * u16::from(self.needs_checksums) | COMES_APART * u16::from(self.comes_apart);
+        blob.extend(flags.to_le_bytes());
         blob.extend((self.addresses.len() as u32).to_le_bytes());
         blob.extend((self.frame_bytes as u32).to_le_bytes());
         blob.extend(self.half);
@@ -65,7 +70,8 @@ impl DatagramOffer {
         if u16_at(0) != VERSION {
             return Err(JoinError::Malformed("its packets have another version: run the same release on both hosts"));
         }
-        if u16_at(2) > 1 {
+        let flags = u16_at(2);
+        if flags & !(NEEDS_CHECKSUMS | COMES_APART) != 0 {
             return Err(JoinError::Malformed("reserved bits of it are in use"));
         }
         if u32_at(4) != workers || workers == 0 || workers > WORKERS_MAX {
@@ -83,7 +89,8 @@ impl DatagramOffer {
         let addresses = of_workers.iter().map(|of_worker| address(of_worker, met_at)).collect::<Result<_, _>>()?;
         let connections = of_channels.iter().map(|&connection| u64::from_le_bytes(connection)).collect();
         let half = std::array::from_fn(|byte| head[12 + byte]);
-        Ok(Self { needs_checksums: u16_at(2) == 1, frame_bytes, half, addresses, connections })
+        let (needs_checksums, comes_apart) = (flags & NEEDS_CHECKSUMS != 0, flags & COMES_APART != 0);
+        Ok(Self { needs_checksums, comes_apart, frame_bytes, half, addresses, connections })
     }
 }
 
@@ -114,6 +121,7 @@ mod tests {
     fn good() -> DatagramOffer {
         DatagramOffer {
             needs_checksums: true,
+            comes_apart: false,
             frame_bytes: 1472,
             half: std::array::from_fn(|byte| byte as u8),
             addresses: vec!["0.0.0.0:9000".parse().unwrap(), "192.0.2.9:9001".parse().unwrap()],
@@ -126,6 +134,11 @@ mod tests {
         let read = DatagramOffer::parse(&good().blob(), 2, 3, met_at()).unwrap();
         let addresses = vec!["192.0.2.7:9000".parse().unwrap(), "192.0.2.9:9001".parse().unwrap()];
         assert_eq!(read, DatagramOffer { addresses, ..good() });
+        for (needs_checksums, comes_apart) in [(false, false), (false, true), (true, true)] {
+            let offer = DatagramOffer { needs_checksums, comes_apart, ..good() };
+            let read = DatagramOffer::parse(&offer.blob(), 2, 3, met_at()).unwrap();
+            assert_eq!((read.needs_checksums, read.comes_apart), (needs_checksums, comes_apart));
+        }
         let met: SocketAddr = "[fe80::1%3]:7400".parse().unwrap_or("[fe80::1]:7400".parse().unwrap());
         let read = DatagramOffer::parse(&good().blob(), 2, 3, met).unwrap();
         assert_eq!((read.addresses[0].ip(), read.addresses[0].port()), (met.ip(), 9000));

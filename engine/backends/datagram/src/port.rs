@@ -4,7 +4,7 @@
 //! is written where it leaves from.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 pub use penstock_datagram::PacketRoom;
@@ -21,6 +21,8 @@ pub struct PortFacts {
     pub receive_bytes: u64,
     /// Whether packets need a checksum of their own, because nothing on the way checks that they come as they left.
     pub needs_checksums: bool,
+    /// Whether packets have to come one by one: nothing cuts what leaves the peer's kernel in one piece.
+    pub comes_apart: bool,
     /// Whether packets of one length that follow each other leave together, at about the cost of one.
     pub joins_equal: bool,
     /// Whether what a worker sends comes to the peer's worker of the same number, whatever its address says.
@@ -76,6 +78,11 @@ pub trait Port: Send {
     fn reach(&self, to: SocketAddr) -> io::Result<()> {
         let _ = to;
         Ok(())
+    }
+
+    /// Packets to this host leave one by one from now on: its port has said [`PortFacts::comes_apart`].
+    fn send_apart(&mut self, to: IpAddr) {
+        let _ = to;
     }
 
     /// Passes on the packets that have come, trains one by one, together at most [`RECEIVE_BURST_MAX`](penstock_datagram::connection::RECEIVE_BURST_MAX), and

@@ -210,6 +210,7 @@ fn joined_with(receive_bytes: [u64; 2], frame: usize) -> (Model, [Side; 2]) {
                 address: address(side),
                 receive_bytes: receive_bytes[side],
                 needs_checksums: true,
+                comes_apart: false,
                 joins_equal: true,
                 pairs_workers: false,
                 unheard_mend: ": look at the model",

@@ -179,6 +179,7 @@ impl Offered {
         let longest = longest_frame(facts.receive_bytes).max(FRAME_BYTES_MIN);
         let offer = DatagramOffer {
             needs_checksums: facts.needs_checksums,
+            comes_apart: facts.comes_apart,
             frame_bytes: (*frame_bytes).min(options.frame_bytes_max).min(longest),
             half: half_key(&**env),
             addresses: ports.iter().map(|(facts, _)| facts.address).collect(),
@@ -232,7 +233,7 @@ impl Offered {
             let settings = ConnectionSettings {
                 frame_bytes,
                 checksums: self.offer.needs_checksums || theirs.needs_checksums,
-                pads: self.joins_equal,
+                pads: self.joins_equal && !theirs.comes_apart,
                 patience: self.options.patience,
                 local_connection: place.id,
                 remote_connection,
@@ -245,7 +246,7 @@ impl Offered {
             let address = theirs.addresses[channel % workers_there];
             let endpoint =
                 Endpoint::new(connection, side, address, frame_bytes, self.peer_index, self.unheard_mend, now);
-            place.hub.lock().connect(place.id, endpoint);
+            place.hub.lock().connect(place.id, endpoint, theirs.comes_apart);
             lanes[worker].connections.push(place);
         }
         let name = self.name;

@@ -121,6 +121,7 @@ impl UdpPort {
             // read already.
             receive_bytes: sockopt::socket_recv_buffer_size(&socket)? as u64 / 4 * 3,
             needs_checksums: false,
+            comes_apart: false,
             joins_equal: offloads.cuts,
             pairs_workers: false,
             unheard_mend: UNHEARD_MEND,
@@ -235,6 +236,13 @@ impl Port for UdpPort {
 
     fn frame_bytes(&self, to: SocketAddr) -> io::Result<usize> {
         socket::frame_bytes(self.facts.address, to)
+    }
+
+    fn send_apart(&mut self, to: IpAddr) {
+        let to = to.to_canonical();
+        if !self.uncut.contains(&to) {
+            self.remember_uncut(to);
+        }
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {

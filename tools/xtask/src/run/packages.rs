@@ -18,11 +18,10 @@ const fn tool(command: &'static str, package: &'static str) -> Tool {
 }
 
 /// Everything that a lab runs and a build does not need.
-const TOOLS: [Tool; 14] = [
+const TOOLS: [Tool; 13] = [
     tool("valgrind", "valgrind"),
     tool("addr2line", "binutils"),
     tool("ip", "iproute2"),
-    tool("ethtool", "ethtool"),
     tool("nft", "nftables"),
     tool("pkg-config", "pkg-config"),
     tool("python3", "python3-venv"),

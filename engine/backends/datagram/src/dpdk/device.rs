@@ -11,7 +11,9 @@ use penstock_core::config::network::Mac;
 use penstock_dpdk_shim::{DpdkCounts, DpdkFacts, DpdkOptions as ShimOptions};
 
 use super::eal::{self, Eal};
-use super::headers::ETHERNET_BYTES;
+use penstock_datagram::wire::FRAME_BYTES_MIN;
+
+use super::headers::{ETHERNET_BYTES, IP_HEADERS_BYTES};
 use super::neighbours::Neighbours;
 use super::{DpdkError, DpdkOptions};
 
@@ -86,9 +88,34 @@ fn is_memif_server(device: &str) -> bool {
     device.starts_with("net_memif") && device.split(',').any(|role| ["role=server", "role=master"].contains(&role))
 }
 
+/// What the kernel and the driver put before a frame in the ring of an af_packet, at most.
+const RING_HEAD: usize = 66;
+/// The driver holds places of the ring against our buffers, whose room is made in steps.
+const BUFFER_STEP: usize = 1024;
+const BUFFER_SPARE: usize = 256 + ETHERNET_BYTES + 8;
+const RING_HEAD_LEAST: usize = 32;
+
+/// Places in the ring of an af_packet hold a packet, and our buffers what a place does: else packets come cut, or none.
+fn check_ring(device: &str, mtu: u16) -> Result<(), DpdkError> {
+    let mtu = usize::from(if mtu == 0 { MEMIF_MTU } else { mtu });
+    let (least, most) =
+        (mtu + ETHERNET_BYTES + RING_HEAD, (mtu + BUFFER_SPARE).next_multiple_of(BUFFER_STEP) + RING_HEAD_LEAST);
+    let chosen = device.split(',').find_map(|argument| argument.strip_prefix("framesz=")?.parse().ok());
+    match chosen {
+        Some(bytes) if device.starts_with("net_af_packet") && !(least..=most).contains(&bytes) => {
+            Err(DpdkError::Ring { device: device.to_owned(), least, most })
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Device {
     /// Starts DPDK if this process has not, and opens the device with so many queue pairs.
     pub(super) fn open(options: &DpdkOptions) -> Result<Arc<Self>, DpdkError> {
+        if options.mtu != 0 && usize::from(options.mtu) < FRAME_BYTES_MIN + IP_HEADERS_BYTES {
+            return Err(DpdkError::Narrow { device: options.device.clone(), mtu: options.mtu });
+        }
+        check_ring(&options.device, options.mtu)?;
         let (eal, text) = (eal::start(options)?, with_pieces(options)?);
         remove_stale_socket(&options.device);
         eal.add(&text, options.queues, |port| Self::set_up(eal, port, options).map(Arc::new))
@@ -106,6 +133,9 @@ impl Device {
         let (queues, mtu, queue_packets) = (options.queues, options.mtu, options.queue_packets);
         if queues > facts.queues_max {
             return Err(DpdkError::Queues { device: device(), wanted: queues, has: facts.queues_max });
+        }
+        if facts.driver() == "net_af_packet" && facts.queues_max > queues && queues == 1 {
+            return Err(DpdkError::Idle { device: device(), wanted: queues, has: facts.queues_max });
         }
         if queues > 1 && !is_within_host(&facts) {
             return Err(DpdkError::Steering { device: device(), wanted: queues });
@@ -201,6 +231,17 @@ mod tests {
         assert_eq!(pieces("net_memif0,bsize=9013", 9000), None);
         assert_eq!(pieces("net_memif0,bsize=64", 0), None);
         assert_eq!(pieces("net_af_packet0,iface=a", 9000).unwrap(), "net_af_packet0,iface=a");
+    }
+
+    #[test]
+    fn places_of_a_ring_hold_a_packet() {
+        let is_fine = |device: &str, mtu| check_ring(device, mtu).is_ok();
+        assert!(is_fine("net_af_packet0,iface=a", 0) && is_fine("net_af_packet0,iface=a,framesz=2048", 1500));
+        assert!(is_fine("net_memif0,framesz=64", 0), "it is none of this driver's");
+        for framesz in [1024, 1579, 4096] {
+            assert!(!is_fine(&format!("net_af_packet0,iface=a,framesz={framesz},blocksz=4096"), 1500), "{framesz}");
+        }
+        assert!(is_fine("net_af_packet0,iface=a,framesz=1580", 1500));
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub enum EthernetFrame<'a> {
         to: SocketAddrV4,
         payload: &'a [u8],
     },
+    /// A packet of which the end is missing.
+    Cut {
+        to: SocketAddrV4,
+    },
     /// Anything else, and what is malformed.
     Other,
 }
@@ -84,15 +88,18 @@ impl<'a> EthernetFrame<'a> {
         }
         let total = u16_at(bytes, 2);
         let is_fragment = u16_at(bytes, 6) & 0x3fff != 0;
-        if total < header_bytes + UDP_BYTES || total > bytes.len() || is_fragment || bytes[9] != PROTOCOL_UDP {
+        if total < header_bytes + UDP_BYTES || is_fragment || bytes[9] != PROTOCOL_UDP {
             return None;
         }
-        let (header, udp) = bytes[..total].split_at(header_bytes);
+        let (header, udp) = bytes[..total.min(bytes.len())].split_at(header_bytes);
         let udp_bytes = u16_at(udp, 4);
-        if checksum(header) != 0 || udp_bytes < UDP_BYTES || udp_bytes > udp.len() {
+        if checksum(header) != 0 || udp_bytes < UDP_BYTES || udp_bytes > total - header_bytes {
             return None;
         }
         let ip = |at| Ipv4Addr::from(array::<4>(header, at));
+        if total > bytes.len() {
+            return Some(Self::Cut { to: SocketAddrV4::new(ip(16), u16_at(udp, 2) as u16) });
+        }
         Some(Self::Udp {
             from: SocketAddrV4::new(ip(12), u16_at(udp, 0) as u16),
             to: SocketAddrV4::new(ip(16), u16_at(udp, 2) as u16),
@@ -230,8 +237,11 @@ mod tests {
     #[test]
     fn what_is_not_whole_is_nothing() {
         let whole = packet(b"payload");
+        let EthernetFrame::Udp { to, .. } = EthernetFrame::parse(&whole) else { panic!("it is whole") };
         for len in 0..whole.len() {
-            assert_eq!(EthernetFrame::parse(&whole[..len]), EthernetFrame::Other, "{len} bytes");
+            // With its headers it says whose it would have been.
+            let expected = if len < HEADERS_BYTES { EthernetFrame::Other } else { EthernetFrame::Cut { to } };
+            assert_eq!(EthernetFrame::parse(&whole[..len]), expected, "{len} bytes");
         }
         // Version, lengths, fragments, protocol, checksum, addresses, UDP's length.
         for (at, value) in [
