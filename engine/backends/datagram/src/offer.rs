@@ -42,7 +42,7 @@ impl DatagramOffer {
             HEAD_BYTES + WORKER_BYTES * self.addresses.len() + CHANNEL_BYTES * self.connections.len(),
         );
         blob.extend(VERSION.to_le_bytes());
-        let flags = NEEDS_CHECKSUMS * u16::from(self.needs_checksums) | COMES_APART * u16::from(self.comes_apart);
+        let flags = (NEEDS_CHECKSUMS * u16::from(self.needs_checksums)) | (COMES_APART * u16::from(self.comes_apart));
         blob.extend(flags.to_le_bytes());
         blob.extend((self.addresses.len() as u32).to_le_bytes());
         blob.extend((self.frame_bytes as u32).to_le_bytes());

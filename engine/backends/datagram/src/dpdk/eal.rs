@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 use std::{fs, thread};
 
 use penstock_dpdk_shim::Shim;
@@ -13,6 +14,12 @@ use super::{DpdkError, DpdkOptions};
 const ERROR_LEVEL: u32 = 4;
 /// So many lines of errors are kept for whoever reports what has failed.
 const LINES_KEPT: usize = 4;
+
+/// What af_packet's driver says where another socket of this host has the number that it gives its own. It is tried again for
+/// a moment.
+const FANOUT: &str = "PACKET_FANOUT";
+const FANOUT_TRIES: u32 = 5;
+const FANOUT_AGAIN: Duration = Duration::from_millis(20);
 
 /// DPDK, as this process runs it.
 pub(super) struct Eal {
@@ -160,11 +167,22 @@ impl Eal {
     ) -> Result<T, DpdkError> {
         let mut ports = lock(&self.ports);
         forget_words();
-        let failed = |answered| DpdkError::Device { device: device.to_owned(), words: words(self.shim, answered) };
-        let text = CString::new(device).map_err(|_| failed(-libc::EINVAL))?;
-        // SAFETY: DPDK runs, and this is a C string.
-        let port = unsafe { self.shim.penstock_dpdk_add(text.as_ptr(), queues) };
-        let port = u16::try_from(port).map_err(|_| failed(port))?;
+        let failed = |words| DpdkError::Device { device: device.to_owned(), words };
+        let text = CString::new(device).map_err(|_| failed(words(self.shim, -libc::EINVAL)))?;
+        let mut tries = 0;
+        let port = loop {
+            // SAFETY: DPDK runs, and this is a C string.
+            let answered = unsafe { self.shim.penstock_dpdk_add(text.as_ptr(), queues) };
+            if let Ok(port) = u16::try_from(answered) {
+                break port;
+            }
+            let words = words(self.shim, answered);
+            tries += 1;
+            if tries == FANOUT_TRIES || !words.contains(FANOUT) {
+                return Err(failed(words));
+            }
+            thread::sleep(FANOUT_AGAIN);
+        };
         if ports.contains(&port) {
             return Err(DpdkError::InUse { device: device.to_owned() });
         }
