@@ -217,6 +217,37 @@ functions! {
         2000 fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
         3020 fn cuDeviceTotalMem(bytes: *mut usize, device: CUdevice);
         4010 fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: CUdevice);
+        7000 fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+        11000 fn cuDevicePrimaryCtxRelease(device: CUdevice);
+        4000 fn cuCtxPushCurrent(context: CUcontext);
+        4000 fn cuCtxPopCurrent(context: *mut CUcontext);
+        4000 fn cuCtxGetCurrent(context: *mut CUcontext);
+        10010 fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
+        3020 fn cuMemAlloc(address: *mut CUdeviceptr, bytes: usize);
+        3020 fn cuMemFree(address: CUdeviceptr);
+        3020 fn cuMemGetInfo(free: *mut usize, total: *mut usize);
+        3020 fn cuMemGetAddressRange(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
+        7000 fn cuPointerGetAttributes(
+            count: c_uint,
+            attributes: *mut CUpointer_attribute,
+            places: *mut *mut c_void,
+            address: CUdeviceptr,
+        );
+        6050 fn cuMemHostRegister(address: *mut c_void, bytes: usize, flags: c_uint);
+        4000 fn cuMemHostUnregister(address: *mut c_void);
+        5050 fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+        4000 fn cuStreamDestroy(stream: CUstream);
+        2000 fn cuStreamQuery(stream: CUstream);
+        3020 fn cuMemcpyHtoDAsync(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
+        3020 fn cuMemcpyDtoHAsync(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        3020 fn cuMemcpyDtoDAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        11070 fn cuStreamWriteValue64(stream: CUstream, to: CUdeviceptr, value: u64, flags: c_uint);
+        10000 fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, argument: *mut c_void);
+        2000 fn cuEventCreate(event: *mut CUevent, flags: c_uint);
+        4000 fn cuEventDestroy(event: CUevent);
+        2000 fn cuEventRecord(event: CUevent, stream: CUstream);
+        2000 fn cuEventQuery(event: CUevent);
+        3020 fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     }
     optional {
         12080 fn cuMemcpyBatchAsync(

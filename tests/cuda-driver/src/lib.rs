@@ -5,10 +5,17 @@
 //!
 //! - [`plan`]: what it pretends to be, and what is to go wrong, from the environment
 //! - [`table`]: its functions by name and version
-//! - [`start`]: starting, and devices
+//! - [`start`]: starting, and devices; [`context`]: contexts, and what a thread has current
+//! - [`memory`]: device memory, and host memory that the card may reach; [`stream`]: what is to be done with it
+//! - [`card`]: the process that does it (`bin/penstock-cuda-card`), so that it goes on while this one is stopped; [`protocol`]: what is said between
 
+mod card;
+mod context;
+mod memory;
 mod plan;
+pub mod protocol;
 mod start;
+mod stream;
 mod table;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -17,10 +24,28 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 pub(crate) mod status {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const INVALID_VALUE: u32 = 1;
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
     pub(crate) const NOT_INITIALIZED: u32 = 3;
     pub(crate) const NO_DEVICE: u32 = 100;
     pub(crate) const INVALID_DEVICE: u32 = 101;
+    pub(crate) const INVALID_CONTEXT: u32 = 201;
+    pub(crate) const ECC_UNCORRECTABLE: u32 = 214;
+    pub(crate) const INVALID_HANDLE: u32 = 400;
     pub(crate) const NOT_FOUND: u32 = 500;
+    pub(crate) const NOT_READY: u32 = 600;
+    pub(crate) const CONTEXT_IS_DESTROYED: u32 = 709;
+    pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
+    pub(crate) const HOST_MEMORY_NOT_REGISTERED: u32 = 713;
+    pub(crate) const UNKNOWN: u32 = 999;
+}
+
+/// For tests: the card of this process is lost from now on. What waits in its streams is never done, and no function is called.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn penstock_cuda_stand_in_lose() {
+    if let Ok(client) = card::client() {
+        client.lose();
+    }
 }
 
 /// The function of this name, as the release of this number has it.

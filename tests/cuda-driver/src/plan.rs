@@ -9,6 +9,11 @@ pub(crate) struct Plan {
     /// The release of CUDA.
     pub(crate) version: i32,
     pub(crate) devices: i32,
+    /// Bytes of memory that a device has, and that may be pinned for it.
+    pub(crate) bytes: u64,
+    pub(crate) pinned: u64,
+    /// Of the order in which the card does things.
+    pub(crate) seed: u64,
     /// What starting it answers.
     pub(crate) init: u32,
     /// What asking for its release answers.
@@ -21,13 +26,26 @@ pub(crate) struct Plan {
 
 impl Plan {
     fn read(text: &str) -> Self {
-        let mut plan = Self { version: 13_000, devices: 1, init: 0, mute: 0, lacks: Vec::new(), without: Vec::new() };
+        let mut plan = Self {
+            version: 13_000,
+            devices: 1,
+            bytes: u64::MAX,
+            pinned: u64::MAX,
+            seed: 1,
+            init: 0,
+            mute: 0,
+            lacks: Vec::new(),
+            without: Vec::new(),
+        };
         for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
             let list = || value.split(',').map(str::to_owned).collect();
             let number = || value.parse::<u32>().unwrap_or_default();
             match key {
                 "version" => plan.version = number() as i32,
                 "devices" => plan.devices = number() as i32,
+                "bytes" => plan.bytes = value.parse().unwrap_or_default(),
+                "pinned" => plan.pinned = value.parse().unwrap_or_default(),
+                "seed" => plan.seed = value.parse().unwrap_or_default(),
                 "init" => plan.init = number(),
                 "mute" => plan.mute = number(),
                 "lacks" => plan.lacks = list(),

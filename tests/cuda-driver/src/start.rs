@@ -11,14 +11,23 @@ use crate::status;
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 const NAME: &[u8] = b"Penstock stand-in for a GPU\0";
-const BYTES: usize = 8 << 30;
+pub(crate) const BYTES: usize = 8 << 30;
 
 fn is_started() -> bool {
     STARTED.load(Ordering::Relaxed) == std::process::id()
 }
 
+pub(crate) fn check_started() -> Result<(), u32> {
+    if is_started() { Ok(()) } else { Err(status::NOT_INITIALIZED) }
+}
+
+/// Whether a process that this one was forked from has started it.
+pub(crate) fn is_child() -> bool {
+    ![0, std::process::id()].contains(&STARTED.load(Ordering::Relaxed))
+}
+
 /// Whether there is a device of this number, or what is answered otherwise.
-fn device(number: c_int) -> Result<c_int, u32> {
+pub(crate) fn device(number: c_int) -> Result<c_int, u32> {
     match number {
         _ if !is_started() => Err(status::NOT_INITIALIZED),
         number if (0..plan().devices).contains(&number) => Ok(number),
@@ -30,7 +39,7 @@ fn device(number: c_int) -> Result<c_int, u32> {
 ///
 /// # Safety
 /// The place is null or may be written.
-unsafe fn answer<T>(place: *mut T, value: Result<T, u32>) -> u32 {
+pub(crate) unsafe fn answer<T>(place: *mut T, value: Result<T, u32>) -> u32 {
     match value {
         Err(status) => status,
         Ok(_) if place.is_null() => status::INVALID_VALUE,

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::plan::plan;
-use crate::start;
+use crate::{context, memory, start, stream};
 
 /// Why there is no such function, as the driver numbers it.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,32 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         2000 start::cuDeviceGetAttribute;
         3020 start::cuDeviceTotalMem;
         4010 start::cuDeviceGetPCIBusId;
+        7000 context::cuDevicePrimaryCtxRetain;
+        11000 context::cuDevicePrimaryCtxRelease;
+        4000 context::cuCtxPushCurrent;
+        4000 context::cuCtxPopCurrent;
+        4000 context::cuCtxGetCurrent;
+        10010 context::cuThreadExchangeStreamCaptureMode;
+        3020 memory::cuMemAlloc;
+        3020 memory::cuMemFree;
+        3020 memory::cuMemGetInfo;
+        3020 memory::cuMemGetAddressRange;
+        7000 memory::cuPointerGetAttributes;
+        6050 memory::cuMemHostRegister;
+        4000 memory::cuMemHostUnregister;
+        5050 stream::cuStreamCreateWithPriority;
+        4000 stream::cuStreamDestroy;
+        2000 stream::cuStreamQuery;
+        3020 stream::cuMemcpyHtoDAsync;
+        3020 stream::cuMemcpyDtoHAsync;
+        3020 stream::cuMemcpyDtoDAsync;
+        11070 stream::cuStreamWriteValue64;
+        10000 stream::cuLaunchHostFunc;
+        2000 stream::cuEventCreate;
+        4000 stream::cuEventDestroy;
+        2000 stream::cuEventRecord;
+        2000 stream::cuEventQuery;
+        3020 stream::cuStreamWaitEvent;
         11070 start::cuMemGetHandleForAddressRange;
         12080 start::cuMemcpyBatchAsync;
     };

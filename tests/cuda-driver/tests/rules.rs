@@ -2,6 +2,8 @@
 //!
 //! Each question runs in a process of its own, since a driver is opened and started once: this program again, told which question.
 
+mod queues;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -222,7 +224,7 @@ fn in_a_child() {
 
 /// Each rule as two tests: on the stand-in, and on a real driver.
 macro_rules! rules {
-    ($($rule:ident, $stand_in:ident, $real:ident;)*) => { $(
+    ($($rule:path, $stand_in:ident, $real:ident;)*) => { $(
         #[test]
         fn $stand_in() {
             if on_stand_in(stringify!($stand_in), "") {
@@ -245,6 +247,30 @@ macro_rules! rules {
 rules! {
     before_it_is_started, stand_in_before_it_is_started, a_driver_before_it_is_started;
     in_a_child, stand_in_in_a_child, a_driver_in_a_child;
+    queues::without_a_context, stand_in_without_a_context, a_driver_without_a_context;
+    queues::contexts, stand_in_contexts, a_driver_contexts;
+    queues::pointers, stand_in_pointers, a_driver_pointers;
+    queues::pinned_memory, stand_in_pinned_memory, a_driver_pinned_memory;
+    queues::copies, stand_in_copies, a_driver_copies;
+    queues::refusals, stand_in_refusals, a_driver_refusals;
+    queues::events, stand_in_events, a_driver_events;
+    queues::functions, stand_in_functions, a_driver_functions;
+    queues::a_stray_access, stand_in_a_stray_access, a_driver_a_stray_access;
+    queues::a_stopped_client, stand_in_a_stopped_client, a_driver_a_stopped_client;
+}
+
+#[test]
+fn a_lost_card_of_the_stand_in_does_nothing_more() {
+    if on_stand_in("a_lost_card_of_the_stand_in_does_nothing_more", "") {
+        queues::a_lost_card(&stand_in());
+    }
+}
+
+#[test]
+fn a_stand_in_has_as_much_memory_as_it_is_told() {
+    if on_stand_in("a_stand_in_has_as_much_memory_as_it_is_told", "bytes=4194304 pinned=65536") {
+        queues::too_little_memory();
+    }
 }
 
 /// Reports that a test did not run, and why.

@@ -164,7 +164,7 @@ const PLACES: &[Place] = &[
     place("penstock-fuzz", "tests/fuzz", ALL),
     // Stands in for the driver, and knows nothing of ours; its tests ask it as they ask a real one.
     Place {
-        tests_may_use: &["penstock-cuda", "penstock-cuda-sys"],
+        tests_may_use: &["penstock-cuda", "penstock-cuda-sys", "penstock-loader"],
         ..place("penstock-cuda-driver", "tests/cuda-driver", &[])
     },
     // Knows frames, not engines: labs of any crate may put it between theirs.

@@ -1,0 +1,170 @@
+//! The client's end of the card: the process that executes, and what this one knows of it.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::plan::plan;
+use crate::protocol::{EVENTS_MAX, Kind, Mapping, Message, Progress, STREAMS_MAX, memory_file};
+use crate::status;
+
+/// Messages of one stream that may wait: the call blocks then, until the stream moves.
+const DEPTH_MAX: u64 = 1021;
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// Device memory, or host memory that the card may reach.
+pub(crate) struct Range {
+    pub(crate) bytes: u64,
+    /// Grows with each, whatever its address.
+    pub(crate) id: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) device: BTreeMap<u64, Range>,
+    pub(crate) host: BTreeMap<u64, Range>,
+    /// Of each stream that there is how many messages it was given.
+    pub(crate) streams: BTreeMap<u32, u64>,
+    /// Of each event that there is how often it was recorded.
+    pub(crate) events: BTreeMap<u64, u64>,
+    last_id: u64,
+}
+
+pub(crate) struct Client {
+    socket: OwnedFd,
+    progress: Mapping,
+    state: Mutex<State>,
+}
+
+/// The card of this process, started at the first call.
+pub(crate) fn client() -> Result<&'static Client, u32> {
+    static CLIENT: OnceLock<Option<Client>> = OnceLock::new();
+    CLIENT.get_or_init(|| Client::start().ok()).as_ref().ok_or(status::UNKNOWN)
+}
+
+/// The program of the card: beside this library, or one folder above.
+fn program() -> Option<PathBuf> {
+    // SAFETY: all zeros are such a structure, and this is an address in this library.
+    let path = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(client as *const c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        PathBuf::from(std::ffi::CStr::from_ptr(info.dli_fname).to_str().ok()?)
+    };
+    path.ancestors().skip(1).take(2).map(|folder| folder.join("penstock-cuda-card")).find(|program| program.exists())
+}
+
+impl Client {
+    fn start() -> std::io::Result<Self> {
+        let mut ends = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors, which nobody else owns.
+        let [socket, other] = unsafe {
+            if libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            ends.map(|end: c_int| OwnedFd::from_raw_fd(end))
+        };
+        let program = program().ok_or(std::io::ErrorKind::NotFound)?;
+        // It ends when this process does, and nobody waits for it before.
+        let card = Command::new(program).stdin(Stdio::from(other)).stdout(Stdio::null()).spawn()?;
+        // It reads and writes memory of this process, where the system lets only ancestors do that otherwise.
+        // SAFETY: it takes numbers.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(card.id())) };
+        let file = memory_file(size_of::<Progress>())?;
+        let progress = Mapping::new(file.as_fd(), 0, size_of::<Progress>())?;
+        let numbers = [u64::from(std::process::id()), plan().seed, 0, 0];
+        Message { kind: Kind::Pin, stream: 0, numbers }.send(socket.as_fd(), Some(file.as_fd()))?;
+        let heard = socket.try_clone()?;
+        std::thread::Builder::new().name("cuda-call".to_owned()).spawn(move || call_functions(&heard))?;
+        Ok(Self { socket, progress, state: Mutex::default() })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn progress(&self) -> &Progress {
+        // SAFETY: it was mapped with that size, and stays.
+        unsafe { &*self.progress.as_ptr().cast::<Progress>() }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.progress().is_lost.load(Ordering::Acquire) != 0
+    }
+
+    /// The card is lost from now on, and this process knows it before anything else is asked of it.
+    pub(crate) fn lose(&self) {
+        let message = Message { kind: Kind::Lose, stream: 0, numbers: [0; 4] };
+        if self.send(message, None).is_ok() {
+            while !self.is_lost() {
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+    }
+
+    pub(crate) fn send(&self, message: Message, file: Option<&OwnedFd>) -> Result<(), u32> {
+        message.send(self.socket.as_fd(), file.map(AsFd::as_fd)).map_err(|_| status::UNKNOWN)
+    }
+
+    /// Gives a stream something to do. Blocks while it has as much as it may.
+    pub(crate) fn queue(&self, stream: u32, kind: Kind, numbers: [u64; 4]) -> Result<(), u32> {
+        let mut state = self.lock();
+        let given = loop {
+            if self.is_lost() {
+                return Err(status::ECC_UNCORRECTABLE);
+            }
+            let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
+            if given - self.progress().done[stream as usize].load(Ordering::Acquire) < DEPTH_MAX {
+                break given;
+            }
+            drop(state);
+            std::thread::sleep(LOOK_EVERY);
+            state = self.lock();
+        };
+        // Under the lock, so that a stream has its messages in the order of their numbers.
+        self.send(Message { kind, stream, numbers }, None)?;
+        state.streams.insert(stream, given + 1);
+        Ok(())
+    }
+}
+
+/// Calls functions of this process when streams have come so far, on a thread of the driver's.
+fn call_functions(socket: &OwnedFd) {
+    while let Ok(message) = Message::receive(socket.as_fd(), true) {
+        let Some((Message { kind: Kind::Call, numbers: [function, argument, ..], .. }, _)) = message else { continue };
+        // SAFETY: `cuLaunchHostFunc` was given a function of this type.
+        unsafe {
+            let function = std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(function as usize);
+            function(argument as *mut c_void);
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn fresh_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// The range that has all of these bytes, with its base.
+    pub(crate) fn find(ranges: &BTreeMap<u64, Range>, address: u64, bytes: u64) -> Option<(u64, &Range)> {
+        let (&base, range) = ranges.range(..=address).next_back()?;
+        let is_inside = address.checked_add(bytes).is_some_and(|end| end <= base + range.bytes);
+        (is_inside && address < base + range.bytes).then_some((base, range))
+    }
+
+    pub(crate) fn free_stream(&self) -> Option<u32> {
+        (0..STREAMS_MAX as u32).find(|stream| !self.streams.contains_key(stream))
+    }
+
+    pub(crate) fn free_event(&self) -> Option<u64> {
+        (0..EVENTS_MAX as u64).find(|event| !self.events.contains_key(event))
+    }
+}

@@ -1,0 +1,104 @@
+//! Contexts, and what a thread has current.
+#![allow(non_snake_case, reason = "the driver's names")]
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::card::client;
+use crate::start::{answer, device};
+use crate::status;
+
+/// What stands for the primary context of a device.
+const BASE: usize = 0x7000;
+/// How often that of the first device is held.
+static HELD: AtomicI64 = AtomicI64::new(0);
+
+thread_local! {
+    static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static CAPTURE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Whether this thread has a context that is there, or what is answered otherwise.
+pub(crate) fn check_current() -> Result<(), u32> {
+    crate::start::check_started()?;
+    match CURRENT.with_borrow(|stack| stack.last().copied()) {
+        None => Err(status::INVALID_CONTEXT),
+        Some(_) if HELD.load(Ordering::Relaxed) == 0 => Err(status::CONTEXT_IS_DESTROYED),
+        Some(_) => Ok(()),
+    }
+}
+
+/// # Safety
+/// A place for an address.
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(place: *mut *mut c_void, number: c_int) -> u32 {
+    let retained = device(number).and_then(|number| {
+        client()?;
+        HELD.fetch_add(1, Ordering::Relaxed);
+        Ok((BASE + number as usize) as *mut c_void)
+    });
+    // SAFETY: as above.
+    unsafe { answer(place, retained) }
+}
+
+/// # Safety
+/// Asks for nothing.
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRelease(number: c_int) -> u32 {
+    let released = device(number).and_then(|_| {
+        match HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| (held > 0).then_some(held - 1)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(status::INVALID_CONTEXT),
+        }
+    });
+    released.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// Asks for nothing.
+pub(crate) unsafe extern "C" fn cuCtxPushCurrent(context: *mut c_void) -> u32 {
+    match crate::start::check_started() {
+        Err(status) => status,
+        Ok(()) if context.is_null() => status::INVALID_VALUE,
+        Ok(()) => {
+            CURRENT.with_borrow_mut(|stack| stack.push(context as usize));
+            status::SUCCESS
+        }
+    }
+}
+
+/// # Safety
+/// A place for an address, or null.
+pub(crate) unsafe extern "C" fn cuCtxPopCurrent(place: *mut *mut c_void) -> u32 {
+    let popped =
+        crate::start::check_started().and_then(|()| CURRENT.with_borrow_mut(Vec::pop).ok_or(status::INVALID_CONTEXT));
+    match popped {
+        Err(status) => status,
+        Ok(_) if place.is_null() => status::SUCCESS,
+        // SAFETY: as above.
+        Ok(context) => unsafe { answer(place, Ok(context as *mut c_void)) },
+    }
+}
+
+/// # Safety
+/// A place for an address.
+pub(crate) unsafe extern "C" fn cuCtxGetCurrent(place: *mut *mut c_void) -> u32 {
+    let current = CURRENT.with_borrow(|stack| stack.last().copied().unwrap_or(0));
+    // SAFETY: as above.
+    unsafe { answer(place, crate::start::check_started().map(|()| current as *mut c_void)) }
+}
+
+/// # Safety
+/// A place for a number.
+pub(crate) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> u32 {
+    if mode.is_null() {
+        return status::INVALID_VALUE;
+    }
+    // SAFETY: as above.
+    let wanted = unsafe { *mode };
+    if wanted > 2 {
+        return status::INVALID_VALUE;
+    }
+    let before = CAPTURE.replace(wanted);
+    // SAFETY: as above.
+    unsafe { answer(mode, Ok(before)) }
+}

@@ -1,0 +1,168 @@
+//! What the library and the card tell each other, over a socket and in memory that both map.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Streams, and events, that there may be at once.
+pub const STREAMS_MAX: usize = 256;
+pub const EVENTS_MAX: usize = 1024;
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// Device memory: its address and length; its file comes with it.
+    Memory = 1,
+    /// It is gone: its address.
+    Free,
+    /// Host memory that the card may reach: address, length, offset into a file that comes with it, if it is of one.
+    Pin,
+    /// It may not any more: its address.
+    Unpin,
+    /// Into the second from the first: addresses, length, and which of the two are the device's.
+    Copy,
+    /// A value to an address, which may be the device's.
+    Word,
+    /// A function of the client's and its argument; goes back to it.
+    Call,
+    /// An event has come so far: its number, and which use of it.
+    Record,
+    /// Waits until an event has come so far.
+    Wait,
+    /// The card is lost from now on.
+    Lose,
+}
+
+/// One message. What its numbers are its kind says.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Message {
+    pub kind: Kind,
+    pub stream: u32,
+    pub numbers: [u64; 4],
+}
+
+/// Flags of the last number of a copy, and of a word.
+pub const TO_DEVICE: u64 = 1;
+pub const FROM_DEVICE: u64 = 2;
+
+/// What both map: how far streams and events are.
+#[repr(C)]
+pub struct Progress {
+    /// Of each stream how many of its messages were done.
+    pub done: [AtomicU64; STREAMS_MAX],
+    /// Of each event which use of it has come.
+    pub events: [AtomicU64; EVENTS_MAX],
+    /// Not zero: the card is lost.
+    pub is_lost: AtomicU32,
+}
+
+impl Message {
+    /// Sends it, with a file. Waits while the other side's queue is full.
+    pub fn send(&self, socket: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut control = [0u64; 4];
+        let mut part = libc::iovec { iov_base: (&raw const *self).cast_mut().cast(), iov_len: size_of::<Self>() };
+        // SAFETY: all zeros are a header; what it names is there until the call returns.
+        let sent = unsafe {
+            let mut header: libc::msghdr = zeroed();
+            (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+            if let Some(file) = file {
+                (header.msg_control, header.msg_controllen) =
+                    (control.as_mut_ptr().cast(), libc::CMSG_SPACE(4) as usize);
+                let head = libc::CMSG_FIRSTHDR(&raw const header);
+                ((*head).cmsg_level, (*head).cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+                (*head).cmsg_len = libc::CMSG_LEN(4) as usize;
+                libc::CMSG_DATA(head).cast::<i32>().write_unaligned(file.as_raw_fd());
+            }
+            libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL)
+        };
+        if sent == size_of::<Self>() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The next message and its file; none: there is none now, or the other side is gone (an error).
+    pub fn receive(socket: BorrowedFd<'_>, waits: bool) -> io::Result<Option<(Self, Option<OwnedFd>)>> {
+        let mut control = [0u64; 4];
+        let mut bytes = [0u8; size_of::<Self>()];
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: as in `send`; a file that comes is owned by nobody else.
+        let (got, file) = unsafe {
+            let mut header: libc::msghdr = zeroed();
+            (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+            (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+            let flags = libc::MSG_CMSG_CLOEXEC | if waits { 0 } else { libc::MSG_DONTWAIT };
+            let got = libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags);
+            let head = libc::CMSG_FIRSTHDR(&raw const header);
+            let has_file = got > 0 && !head.is_null() && (*head).cmsg_type == libc::SCM_RIGHTS;
+            let file = has_file.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(head).cast::<i32>().read_unaligned()));
+            (got, file)
+        };
+        match got {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ if got == bytes.len() as isize => {
+                // SAFETY: the other side is ours, and sends messages.
+                Ok(Some((unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() }, file)))
+            }
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                error if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+/// A shared mapping of a file.
+pub struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it is an address range; who reads and writes it does so by raw copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps so many bytes of a file from an offset on, to be read and written.
+    pub fn new(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping at a place of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, rights, libc::MAP_SHARED, file.as_raw_fd(), offset as libc::off_t)
+        };
+        if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { base: base.cast(), bytes }) }
+    }
+
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped by `new`, and nobody has its address any more.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// A file in memory of so many bytes.
+pub fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
+    // SAFETY: a C string; what is answered is owned by nobody else.
+    unsafe {
+        let file = libc::memfd_create(c"penstock-card".as_ptr(), libc::MFD_CLOEXEC);
+        if file < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let file = OwnedFd::from_raw_fd(file);
+        if libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(file)
+    }
+}

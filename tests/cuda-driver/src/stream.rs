@@ -1,0 +1,245 @@
+//! Streams, and what they are given: copies, words, events, functions.
+#![allow(non_snake_case, reason = "the driver's names")]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
+
+use crate::card::{Client, State, client};
+use crate::context::check_current;
+use crate::protocol::{FROM_DEVICE, Kind, TO_DEVICE};
+use crate::start::{answer, check_started, is_child};
+use crate::status;
+
+/// Handles begin here, far from addresses that a program has.
+const STREAM_BASE: usize = 0x5_0000;
+const EVENT_BASE: usize = 0x6_0000;
+
+fn number_of(stream: *mut c_void) -> Result<u32, u32> {
+    // The default stream is nobody's here: who uses it is told, where a card would have served it.
+    (stream as usize).checked_sub(STREAM_BASE).map(|number| number as u32).ok_or(status::INVALID_HANDLE)
+}
+
+fn event_of(event: *mut c_void) -> Result<u64, u32> {
+    (event as usize).checked_sub(EVENT_BASE).map(|number| number as u64).ok_or(status::INVALID_HANDLE)
+}
+
+fn done(client: &Client, stream: u32) -> u64 {
+    client.progress().done[stream as usize].load(Ordering::Acquire)
+}
+
+/// # Safety
+/// A place for an address.
+pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(place: *mut *mut c_void, flags: c_uint, _: c_int) -> u32 {
+    let made = check_current().and_then(|()| {
+        let client = client()?;
+        let mut state = client.lock();
+        if flags > 1 {
+            return Err(status::INVALID_VALUE);
+        }
+        let stream = state.free_stream().ok_or(status::OUT_OF_MEMORY)?;
+        let done = done(client, stream);
+        state.streams.insert(stream, done);
+        Ok((STREAM_BASE + stream as usize) as *mut c_void)
+    });
+    // SAFETY: as above.
+    unsafe { answer(place, made) }
+}
+
+/// Its place is used again only when it has nothing to do any more.
+///
+/// # Safety
+/// Nobody uses it any more.
+pub(crate) unsafe extern "C" fn cuStreamDestroy(stream: *mut c_void) -> u32 {
+    let destroyed = check_started().and_then(|()| {
+        let (client, stream) = (client()?, number_of(stream)?);
+        loop {
+            let mut state = client.lock();
+            let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
+            if client.is_lost() || done(client, stream) == given {
+                state.streams.remove(&stream);
+                return Ok(());
+            }
+            drop(state);
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    });
+    destroyed.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// A stream.
+pub(crate) unsafe extern "C" fn cuStreamQuery(stream: *mut c_void) -> u32 {
+    if is_child() {
+        return status::SUCCESS; // As a driver says it in a child, where it is not true.
+    }
+    let queried = check_started().and_then(|()| {
+        let (client, stream) = (client()?, number_of(stream)?);
+        if client.is_lost() {
+            return Err(status::ECC_UNCORRECTABLE);
+        }
+        let given = *client.lock().streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
+        if done(client, stream) == given { Ok(()) } else { Err(status::NOT_READY) }
+    });
+    queried.err().unwrap_or(status::SUCCESS)
+}
+
+/// Whether a range is all of it device memory that there is, or may be the host's; none: it leaves what it begins in.
+fn place_of(state: &State, address: u64, bytes: u64) -> Option<bool> {
+    if State::find(&state.device, address, 1).is_some() {
+        return State::find(&state.device, address, bytes).map(|_| true);
+    }
+    if State::find(&state.host, address, 1).is_some() {
+        return State::find(&state.host, address, bytes).map(|_| false);
+    }
+    None
+}
+
+fn copy(stream: *mut c_void, to: u64, from: u64, bytes: usize, wants: [bool; 2]) -> u32 {
+    let copied = check_started().and_then(|()| {
+        let (client, stream) = (client()?, number_of(stream)?);
+        if bytes == 0 {
+            return Ok(());
+        }
+        let places = {
+            let state = client.lock();
+            [to, from].map(|address| place_of(&state, address, bytes as u64))
+        };
+        // Host memory that is not registered is not given to a driver by anybody here.
+        let are_right = places.iter().zip(wants).all(|(place, wanted)| *place == Some(wanted));
+        if !are_right {
+            return Err(status::INVALID_VALUE);
+        }
+        let flags = (TO_DEVICE * u64::from(wants[0])) | (FROM_DEVICE * u64::from(wants[1]));
+        client.queue(stream, Kind::Copy, [to, from, bytes as u64, flags])
+    });
+    copied.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// So many bytes at both places, until the copy has passed.
+pub(crate) unsafe extern "C" fn cuMemcpyHtoDAsync(
+    to: u64,
+    from: *const c_void,
+    bytes: usize,
+    stream: *mut c_void,
+) -> u32 {
+    copy(stream, to, from as u64, bytes, [true, false])
+}
+
+/// # Safety
+/// As above.
+pub(crate) unsafe extern "C" fn cuMemcpyDtoHAsync(
+    to: *mut c_void,
+    from: u64,
+    bytes: usize,
+    stream: *mut c_void,
+) -> u32 {
+    copy(stream, to as u64, from, bytes, [false, true])
+}
+
+/// # Safety
+/// As above.
+pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> u32 {
+    copy(stream, to, from, bytes, [true, true])
+}
+
+/// # Safety
+/// A place for eight bytes that the card may reach, until it has passed.
+pub(crate) unsafe extern "C" fn cuStreamWriteValue64(stream: *mut c_void, to: u64, value: u64, flags: c_uint) -> u32 {
+    let written = check_started().and_then(|()| {
+        let (client, stream) = (client()?, number_of(stream)?);
+        if flags != 0 || !to.is_multiple_of(8) {
+            return Err(status::INVALID_VALUE);
+        }
+        let is_device = place_of(&client.lock(), to, 8).ok_or(status::INVALID_VALUE)?;
+        client.queue(stream, Kind::Word, [to, value, 0, TO_DEVICE * u64::from(is_device)])
+    });
+    written.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// A function of this type, and what it takes.
+pub(crate) unsafe extern "C" fn cuLaunchHostFunc(
+    stream: *mut c_void,
+    function: *const c_void,
+    argument: *mut c_void,
+) -> u32 {
+    let queued = check_started().and_then(|()| {
+        let (client, stream) = (client()?, number_of(stream)?);
+        if function.is_null() {
+            return Err(status::INVALID_VALUE);
+        }
+        client.queue(stream, Kind::Call, [function as u64, argument as u64, 0, 0])
+    });
+    queued.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// A place for an address.
+pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut *mut c_void, _flags: c_uint) -> u32 {
+    let made = check_current().and_then(|()| {
+        let client = client()?;
+        let mut state = client.lock();
+        let event = state.free_event().ok_or(status::OUT_OF_MEMORY)?;
+        let uses = client.progress().events[event as usize].load(Ordering::Acquire);
+        state.events.insert(event, uses);
+        Ok((EVENT_BASE + event as usize) as *mut c_void)
+    });
+    // SAFETY: as above.
+    unsafe { answer(place, made) }
+}
+
+/// # Safety
+/// Nobody uses it any more.
+pub(crate) unsafe extern "C" fn cuEventDestroy(event: *mut c_void) -> u32 {
+    let destroyed = check_started().and_then(|()| {
+        let (client, event) = (client()?, event_of(event)?);
+        client.lock().events.remove(&event).map(|_| ()).ok_or(status::INVALID_HANDLE)
+    });
+    destroyed.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// An event and a stream.
+pub(crate) unsafe extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
+    let recorded = check_started().and_then(|()| {
+        let (client, stream, event) = (client()?, number_of(stream)?, event_of(event)?);
+        let use_of_it = {
+            let mut state = client.lock();
+            let uses = state.events.get_mut(&event).ok_or(status::INVALID_HANDLE)?;
+            *uses += 1;
+            *uses
+        };
+        client.queue(stream, Kind::Record, [event, use_of_it, 0, 0])
+    });
+    recorded.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// An event.
+pub(crate) unsafe extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
+    if is_child() {
+        return status::SUCCESS; // As a driver says it in a child, where it is not true.
+    }
+    let queried = check_started().and_then(|()| {
+        let (client, event) = (client()?, event_of(event)?);
+        if client.is_lost() {
+            return Err(status::ECC_UNCORRECTABLE);
+        }
+        let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
+        let has_come = client.progress().events[event as usize].load(Ordering::Acquire) >= uses;
+        if has_come { Ok(()) } else { Err(status::NOT_READY) }
+    });
+    queried.err().unwrap_or(status::SUCCESS)
+}
+
+/// # Safety
+/// A stream and an event.
+pub(crate) unsafe extern "C" fn cuStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _flags: c_uint) -> u32 {
+    let queued = check_started().and_then(|()| {
+        let (client, stream, event) = (client()?, number_of(stream)?, event_of(event)?);
+        let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
+        client.queue(stream, Kind::Wait, [event, uses, 0, 0])
+    });
+    queued.err().unwrap_or(status::SUCCESS)
+}
