@@ -67,6 +67,7 @@ impl Lane for DatagramLane {
         let (count, _) = batch.fitting(UNIT_BYTES);
         let spans = &batch.spans[..count];
         batch.check_bounds(spans, memory)?;
+        let window = batch.host()?;
         let mut hub = self.hub.lock();
         let endpoint = self.endpoint(&mut hub, batch.transfer)?;
         if !endpoint.connection.has_room() {
@@ -81,7 +82,7 @@ impl Lane for DatagramLane {
             spans,
         };
         let operation = endpoint.connection.post(kind, &what);
-        let (window, key, checked_at) = (batch.host()?.clone(), batch.local_region, batch.checked_at.local);
+        let (window, key, checked_at) = (window.clone(), batch.local_region, batch.checked_at.local);
         endpoint.side.begin_move(operation, OpMemory { window, key, checked_at });
         Ok(Posted::Accepted(count))
     }

@@ -239,7 +239,7 @@ impl Port for UdpPort {
     }
 
     fn send_apart(&mut self, to: IpAddr) {
-        let to = to.to_canonical();
+        let to = self.destination(SocketAddr::new(to, 0)).ip();
         if !self.uncut.contains(&to) {
             self.remember_uncut(to);
         }

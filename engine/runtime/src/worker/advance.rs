@@ -158,6 +158,7 @@ impl<E: Env> Worker<E> {
             2 => left.min(at_once),
             _ => left.min(at_once).min(slot.unclaimed(units) / share_divisor).max(1),
         };
+        let mut has_posted = false;
         let end = loop {
             if left == 0 {
                 break End::Stay;
@@ -188,11 +189,12 @@ impl<E: Env> Worker<E> {
             }
             statistics.posts.add(posts);
             statistics.bytes.add(bytes);
+            has_posted |= posts > 0;
             match stop {
                 Some(MoveEnd::Full(at)) => {
                     slot.add_bytes(bytes);
                     (current.at, current.stalled) = (Some(at), true);
-                    *without_room += usize::from(posts == 0);
+                    *without_room += usize::from(!has_posted);
                     break End::Wait;
                 }
                 Some(MoveEnd::Stop(cause)) => {

@@ -331,6 +331,34 @@ fn what_is_refused_as_a_whole_is_sent_one_by_one_to_that_address_from_then_on() 
 }
 
 #[test]
+fn packets_leave_one_by_one_to_whom_they_have_to_come_so() {
+    std::thread_local! {
+        static CUT: Cell<bool> = const { Cell::new(false) };
+    }
+    fn watched(runs: &[PacketRun<'_>]) -> Result<usize, i32> {
+        CUT.set(CUT.get() || runs.iter().any(|run| run.packet_bytes.is_some()));
+        Ok(runs.len())
+    }
+    let sent = packets(&[1472; 9]);
+    let ips = loopbacks("packets_leave_one_by_one_to_whom_they_have_to_come_so");
+    // A socket of IPv6 says addresses of IPv4 in its own way.
+    let any = ips.contains(&Ipv6Addr::LOCALHOST.into()).then_some((Ipv6Addr::UNSPECIFIED.into(), ips[0]));
+    for (own, peer) in ips.iter().map(|&ip| (ip, ip)).chain(any) {
+        let mut sender = port(own, true);
+        let _answered = Answered::by(watched);
+        for comes_apart in [false, true] {
+            if comes_apart {
+                (0..2).for_each(|_| sender.send_apart(peer));
+                assert_eq!(sender.uncut.len(), 1);
+            }
+            CUT.set(false);
+            send_all(&mut sender, SocketAddr::new(peer, 9), &sent);
+            assert_eq!(CUT.get(), sender.cuts && !comes_apart, "{own} to {peer}");
+        }
+    }
+}
+
+#[test]
 fn what_is_too_long_for_its_route_is_not_blamed_on_the_cutting() {
     fn narrow(runs: &[PacketRun<'_>]) -> Result<usize, i32> {
         let fits = |run: &PacketRun<'_>| run.packet_bytes.map_or(run.bytes.len(), usize::from) <= 1000;
