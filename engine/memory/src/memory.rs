@@ -5,15 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::AccessError;
-use crate::window::Window;
+use crate::window::{Window, check_bounds};
 
 /// Registered memory. Only [`Window`]s can be read, written, or given to a copy kernel or a socket: code that has not asked which of the two
 /// it has does not compile.
 #[derive(Debug, Clone)]
 pub enum Memory {
-    /// The processor's own.
+    /// This processor reads and writes it.
     Host(Window),
-    /// A device's.
+    /// Only the device it belongs to does.
     Device(DeviceWindow),
 }
 
@@ -78,13 +78,13 @@ impl DeviceWindow {
     /// The address of `len` bytes at `offset`, for whoever hands it to the device.
     #[inline]
     pub fn address_of(&self, offset: u64, len: u64) -> Result<u64, AccessError> {
-        check(self.len, offset, len)?;
+        check_bounds(self.len, offset, len)?;
         Ok(self.base + offset)
     }
 
     /// The part of `len` bytes at `offset`, or `None` where it leaves the window.
     pub fn slice(&self, offset: u64, len: u64) -> Option<Self> {
-        check(self.len, offset, len).ok()?;
+        check_bounds(self.len, offset, len).ok()?;
         Some(Self { base: self.base + offset, len, keep: Arc::clone(&self.keep), ..*self })
     }
 
@@ -92,11 +92,6 @@ impl DeviceWindow {
     pub fn read_only(&self) -> Self {
         Self { writable: false, ..self.clone() }
     }
-}
-
-fn check(bytes: u64, offset: u64, len: u64) -> Result<(), AccessError> {
-    let is_inside = offset.checked_add(len).is_some_and(|end| end <= bytes);
-    if is_inside { Ok(()) } else { Err(AccessError::OutOfBounds { offset, len, window_len: bytes }) }
 }
 
 impl Memory {

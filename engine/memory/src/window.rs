@@ -155,10 +155,7 @@ impl Window {
 
     #[inline]
     fn check(&self, offset: u64, len: u64) -> Result<(), AccessError> {
-        if len <= self.len && offset <= self.len - len {
-            return Ok(());
-        }
-        Err(AccessError::OutOfBounds { offset, len, window_len: self.len })
+        check_bounds(self.len, offset, len)
     }
 
     #[inline]
@@ -168,6 +165,15 @@ impl Window {
         }
         self.check(offset, len)
     }
+}
+
+/// Whether a window of so many bytes has these.
+#[inline]
+pub(crate) fn check_bounds(window_len: u64, offset: u64, len: u64) -> Result<(), AccessError> {
+    if len <= window_len && offset <= window_len - len {
+        return Ok(());
+    }
+    Err(AccessError::OutOfBounds { offset, len, window_len })
 }
 
 impl fmt::Debug for Window {

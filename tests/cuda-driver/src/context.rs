@@ -30,7 +30,7 @@ pub(crate) fn check_current() -> Result<(), u32> {
 }
 
 /// # Safety
-/// A place for an address.
+/// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(place: *mut *mut c_void, number: c_int) -> u32 {
     let retained = device(number).and_then(|number| {
         client()?;
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(place: *mut *mut c_void
 }
 
 /// # Safety
-/// Asks for nothing.
+/// Nothing is asked of its caller.
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRelease(number: c_int) -> u32 {
     let released = device(number).and_then(|_| {
         match HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| (held > 0).then_some(held - 1)) {
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRelease(number: c_int) -> u32 
 }
 
 /// # Safety
-/// Asks for nothing.
+/// Nothing is asked of its caller.
 pub(crate) unsafe extern "C" fn cuCtxPushCurrent(context: *mut c_void) -> u32 {
     match crate::start::check_started() {
         Err(status) => status,
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn cuCtxPopCurrent(place: *mut *mut c_void) -> u32 
 }
 
 /// # Safety
-/// A place for an address.
+/// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuCtxGetCurrent(place: *mut *mut c_void) -> u32 {
     let current = CURRENT.with_borrow(|stack| stack.last().copied().unwrap_or(0));
     // SAFETY: as above.
@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn cuCtxGetCurrent(place: *mut *mut c_void) -> u32 
 }
 
 /// # Safety
-/// A place for a number.
+/// The place is one for a number.
 pub(crate) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> u32 {
     if mode.is_null() {
         return status::INVALID_VALUE;

@@ -20,7 +20,7 @@ mod table;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// What functions answer.
+/// Codes that functions answer, as the driver numbers them.
 pub(crate) mod status {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const INVALID_VALUE: u32 = 1;

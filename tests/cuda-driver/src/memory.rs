@@ -11,14 +11,14 @@ use crate::card::{Client, Range, State, client};
 use crate::context::check_current;
 use crate::plan::plan;
 use crate::protocol::{Kind, Message, memory_file};
-use crate::start::{BYTES, answer, check_started};
+use crate::start::{BYTES, answer, check_started, run};
 use crate::status;
 
 /// The least that memory is made of.
 const GRANULARITY: u64 = 2 << 20;
 
 /// # Safety
-/// A place for an address.
+/// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuMemAlloc(place: *mut u64, bytes: usize) -> u32 {
     // SAFETY: as above.
     unsafe { answer(place, check_current().and_then(|()| allocate(bytes as u64))) }
@@ -64,7 +64,7 @@ fn wait_for_all(client: &Client) {
 /// # Safety
 /// Nobody uses it any more.
 pub(crate) unsafe extern "C" fn cuMemFree(address: u64) -> u32 {
-    let freed = check_started().and_then(|()| {
+    run(|| {
         let client = client()?;
         if !client.lock().device.contains_key(&address) {
             return Err(status::INVALID_VALUE);
@@ -74,8 +74,7 @@ pub(crate) unsafe extern "C" fn cuMemFree(address: u64) -> u32 {
         // SAFETY: it was mapped by `reserve`.
         unsafe { libc::munmap(address as *mut c_void, range.bytes.next_multiple_of(GRANULARITY) as usize) };
         client.send(Message { kind: Kind::Free, stream: 0, numbers: [address, 0, 0, 0] }, None)
-    });
-    freed.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
@@ -179,7 +178,7 @@ pub(crate) unsafe extern "C" fn cuMemHostRegister(address: *mut c_void, bytes: u
 /// # Safety
 /// Nobody uses it any more.
 pub(crate) unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32 {
-    let gone = check_started().and_then(|()| {
+    run(|| {
         let (client, address) = (client()?, address as u64);
         let is_inside = {
             let state = client.lock();
@@ -194,8 +193,7 @@ pub(crate) unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32
         wait_for_all(client);
         client.lock().host.remove(&address);
         client.send(Message { kind: Kind::Unpin, stream: 0, numbers: [address, 0, 0, 0] }, None)
-    });
-    gone.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety

@@ -21,6 +21,11 @@ pub(crate) fn check_started() -> Result<(), u32> {
     if is_started() { Ok(()) } else { Err(status::NOT_INITIALIZED) }
 }
 
+/// What a function answers that has nothing to say but how it went.
+pub(crate) fn run(function: impl FnOnce() -> Result<(), u32>) -> u32 {
+    check_started().and_then(|()| function()).err().unwrap_or(status::SUCCESS)
+}
+
 /// Whether a process that this one was forked from has started it.
 pub(crate) fn is_child() -> bool {
     ![0, std::process::id()].contains(&STARTED.load(Ordering::Relaxed))
@@ -70,7 +75,7 @@ unsafe fn write_text(place: *mut c_char, len: c_int, text: &[u8]) -> u32 {
 }
 
 /// # Safety
-/// Asks for nothing.
+/// Nothing is asked of its caller.
 pub(crate) unsafe extern "C" fn cuInit(flags: c_uint) -> u32 {
     let this = std::process::id();
     match plan().init {
@@ -85,7 +90,7 @@ pub(crate) unsafe extern "C" fn cuInit(flags: c_uint) -> u32 {
 }
 
 /// # Safety
-/// A place for a number.
+/// The place is one for a number.
 pub(crate) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
     let said = if plan().mute == 0 { Ok(plan().version) } else { Err(plan().mute) };
     // SAFETY: as above.
@@ -93,7 +98,7 @@ pub(crate) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
 }
 
 /// # Safety
-/// A place for a number.
+/// The place is one for a number.
 pub(crate) unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
     let value = if is_started() { Ok(plan().devices) } else { Err(status::NOT_INITIALIZED) };
     // SAFETY: as above.
@@ -101,7 +106,7 @@ pub(crate) unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
 }
 
 /// # Safety
-/// A place for a number.
+/// The place is one for a number.
 pub(crate) unsafe extern "C" fn cuDeviceGet(place: *mut c_int, ordinal: c_int) -> u32 {
     // SAFETY: as above.
     unsafe { answer(place, device(ordinal)) }
@@ -130,7 +135,7 @@ pub(crate) unsafe extern "C" fn cuDeviceGetUuid(place: *mut [u8; 16], number: c_
 }
 
 /// # Safety
-/// A place for a size.
+/// The place is one for a size.
 pub(crate) unsafe extern "C" fn cuDeviceTotalMem(place: *mut usize, number: c_int) -> u32 {
     // SAFETY: as above.
     unsafe { answer(place, device(number).map(|_| BYTES)) }
@@ -147,7 +152,7 @@ pub(crate) unsafe extern "C" fn cuDeviceGetPCIBusId(place: *mut c_char, len: c_i
 }
 
 /// # Safety
-/// A place for a number.
+/// The place is one for a number.
 pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(place: *mut c_int, attribute: c_uint, number: c_int) -> u32 {
     let can = |what: &str| c_int::from(!plan().without.iter().any(|lacking| lacking == what));
     // As an H200 answers them.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::card::{Client, State, client};
 use crate::context::check_current;
 use crate::protocol::{FROM_DEVICE, Kind, TO_DEVICE};
-use crate::start::{answer, check_started, is_child};
+use crate::start::{answer, is_child, run};
 use crate::status;
 
 /// Handles begin here, far from addresses that a program has.
@@ -28,7 +28,7 @@ fn done(client: &Client, stream: u32) -> u64 {
 }
 
 /// # Safety
-/// A place for an address.
+/// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(place: *mut *mut c_void, flags: c_uint, _: c_int) -> u32 {
     let made = check_current().and_then(|()| {
         let client = client()?;
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(place: *mut *mut c_vo
 /// # Safety
 /// Nobody uses it any more.
 pub(crate) unsafe extern "C" fn cuStreamDestroy(stream: *mut c_void) -> u32 {
-    let destroyed = check_started().and_then(|()| {
+    run(|| {
         let (client, stream) = (client()?, number_of(stream)?);
         loop {
             let mut state = client.lock();
@@ -62,25 +62,23 @@ pub(crate) unsafe extern "C" fn cuStreamDestroy(stream: *mut c_void) -> u32 {
             drop(state);
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
-    });
-    destroyed.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
-/// A stream.
+/// It is a stream that there is.
 pub(crate) unsafe extern "C" fn cuStreamQuery(stream: *mut c_void) -> u32 {
     if is_child() {
         return status::SUCCESS; // As a driver says it in a child, where it is not true.
     }
-    let queried = check_started().and_then(|()| {
+    run(|| {
         let (client, stream) = (client()?, number_of(stream)?);
         if client.is_lost() {
             return Err(status::ECC_UNCORRECTABLE);
         }
         let given = *client.lock().streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
         if done(client, stream) == given { Ok(()) } else { Err(status::NOT_READY) }
-    });
-    queried.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// Whether a range is all of it device memory that there is, or may be the host's; none: it leaves what it begins in.
@@ -95,7 +93,7 @@ fn place_of(state: &State, address: u64, bytes: u64) -> Option<bool> {
 }
 
 fn copy(stream: *mut c_void, to: u64, from: u64, bytes: usize, wants: [bool; 2]) -> u32 {
-    let copied = check_started().and_then(|()| {
+    run(|| {
         let (client, stream) = (client()?, number_of(stream)?);
         if bytes == 0 {
             return Ok(());
@@ -111,8 +109,7 @@ fn copy(stream: *mut c_void, to: u64, from: u64, bytes: usize, wants: [bool; 2])
         }
         let flags = (TO_DEVICE * u64::from(wants[0])) | (FROM_DEVICE * u64::from(wants[1]));
         client.queue(stream, Kind::Copy, [to, from, bytes as u64, flags])
-    });
-    copied.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
@@ -127,7 +124,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyHtoDAsync(
 }
 
 /// # Safety
-/// As above.
+/// As in the function before.
 pub(crate) unsafe extern "C" fn cuMemcpyDtoHAsync(
     to: *mut c_void,
     from: u64,
@@ -138,7 +135,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyDtoHAsync(
 }
 
 /// # Safety
-/// As above.
+/// As in the function before.
 pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> u32 {
     copy(stream, to, from, bytes, [true, true])
 }
@@ -146,15 +143,14 @@ pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync(to: u64, from: u64, bytes: usi
 /// # Safety
 /// A place for eight bytes that the card may reach, until it has passed.
 pub(crate) unsafe extern "C" fn cuStreamWriteValue64(stream: *mut c_void, to: u64, value: u64, flags: c_uint) -> u32 {
-    let written = check_started().and_then(|()| {
+    run(|| {
         let (client, stream) = (client()?, number_of(stream)?);
         if flags != 0 || !to.is_multiple_of(8) {
             return Err(status::INVALID_VALUE);
         }
         let is_device = place_of(&client.lock(), to, 8).ok_or(status::INVALID_VALUE)?;
         client.queue(stream, Kind::Word, [to, value, 0, TO_DEVICE * u64::from(is_device)])
-    });
-    written.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
@@ -164,18 +160,17 @@ pub(crate) unsafe extern "C" fn cuLaunchHostFunc(
     function: *const c_void,
     argument: *mut c_void,
 ) -> u32 {
-    let queued = check_started().and_then(|()| {
+    run(|| {
         let (client, stream) = (client()?, number_of(stream)?);
         if function.is_null() {
             return Err(status::INVALID_VALUE);
         }
         client.queue(stream, Kind::Call, [function as u64, argument as u64, 0, 0])
-    });
-    queued.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
-/// A place for an address.
+/// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut *mut c_void, _flags: c_uint) -> u32 {
     let made = check_current().and_then(|()| {
         let client = client()?;
@@ -192,17 +187,16 @@ pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut *mut c_void, _flags: c
 /// # Safety
 /// Nobody uses it any more.
 pub(crate) unsafe extern "C" fn cuEventDestroy(event: *mut c_void) -> u32 {
-    let destroyed = check_started().and_then(|()| {
+    run(|| {
         let (client, event) = (client()?, event_of(event)?);
         client.lock().events.remove(&event).map(|_| ()).ok_or(status::INVALID_HANDLE)
-    });
-    destroyed.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
 /// An event and a stream.
 pub(crate) unsafe extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
-    let recorded = check_started().and_then(|()| {
+    run(|| {
         let (client, stream, event) = (client()?, number_of(stream)?, event_of(event)?);
         let use_of_it = {
             let mut state = client.lock();
@@ -211,17 +205,16 @@ pub(crate) unsafe extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c
             *uses
         };
         client.queue(stream, Kind::Record, [event, use_of_it, 0, 0])
-    });
-    recorded.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
-/// An event.
+/// It is an event that there is.
 pub(crate) unsafe extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
     if is_child() {
         return status::SUCCESS; // As a driver says it in a child, where it is not true.
     }
-    let queried = check_started().and_then(|()| {
+    run(|| {
         let (client, event) = (client()?, event_of(event)?);
         if client.is_lost() {
             return Err(status::ECC_UNCORRECTABLE);
@@ -229,17 +222,15 @@ pub(crate) unsafe extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
         let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
         let has_come = client.progress().events[event as usize].load(Ordering::Acquire) >= uses;
         if has_come { Ok(()) } else { Err(status::NOT_READY) }
-    });
-    queried.err().unwrap_or(status::SUCCESS)
+    })
 }
 
 /// # Safety
 /// A stream and an event.
 pub(crate) unsafe extern "C" fn cuStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _flags: c_uint) -> u32 {
-    let queued = check_started().and_then(|()| {
+    run(|| {
         let (client, stream, event) = (client()?, number_of(stream)?, event_of(event)?);
         let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
         client.queue(stream, Kind::Wait, [event, uses, 0, 0])
-    });
-    queued.err().unwrap_or(status::SUCCESS)
+    })
 }

@@ -43,8 +43,6 @@ pub struct DeviceAttr {
     pub gpudirect: bool,
     /// Whether it is shared with others by time only, alone, or not to be used: the driver's compute mode.
     pub compute_mode: u32,
-    /// Whether it sits in the host's own memory, as in boards whose processor has one with it.
-    pub is_integrated: bool,
 }
 
 impl Device {
@@ -88,7 +86,6 @@ impl Device {
             dma_buf: can(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED),
             gpudirect: can(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
             compute_mode: number(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE),
-            is_integrated: can(CU_DEVICE_ATTRIBUTE_INTEGRATED),
         };
         Ok(Self { ordinal, id: DeviceId(uuid.bytes.map(|byte| byte as u8)), attr })
     }

@@ -1,6 +1,6 @@
 //! What can go wrong, and the mend.
 
-use penstock_cuda_sys::{Lacking, NotHere, Status};
+use penstock_cuda_sys::{NotHere, Status};
 
 /// Why something that concerns devices is not to be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,8 +22,6 @@ pub enum CudaError {
         "the CUDA driver has no device: `nvidia-smi` says which there are, `CUDA_VISIBLE_DEVICES` which of them this process may see"
     )]
     NoDevice,
-    #[error(transparent)]
-    Lacks(#[from] Lacking),
     /// A call of the driver did not go well.
     #[error("{call} failed: {status}")]
     Call { call: &'static str, status: Status },

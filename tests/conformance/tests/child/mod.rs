@@ -1,4 +1,4 @@
-//! Forked children.
+//! A child of this process, and what it answers.
 
 /// Runs `child` in a forked child and answers what it answered.
 #[allow(unsafe_code, reason = "forking is")]
