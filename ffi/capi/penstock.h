@@ -400,6 +400,10 @@ typedef enum {
      Bytes came otherwise than they left, again and again.
      */
     PENSTOCK_PAYLOAD_CORRUPT = 135,
+    /*
+     A device of this host failed.
+     */
+    PENSTOCK_DEVICE_FAILED = 136,
 } penstock_status;
 
 /*

@@ -1,9 +1,10 @@
 //! Shared mappings of memfds: aligned, pre-faulted, unmapped on drop.
 
 use std::ffi::c_void;
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fmt, io};
 
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
@@ -33,10 +34,25 @@ pub enum Access {
 }
 
 /// One shared mapping of a whole memfd from offset zero, perhaps with others put over parts of it.
-#[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: u64,
+    registration: Mutex<Option<Box<dyn PageRegistration>>>,
+}
+
+/// A registration of a mapping's pages with a device, which knows them by the addresses that they have. It is dropped before they are unmapped.
+pub trait PageRegistration: Send {
+    /// Some of the addresses are about to get other pages: the device must know none of the old ones any more.
+    fn suspend(&mut self);
+
+    /// They have.
+    fn resume(&mut self);
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping").field("base", &self.base).field("len", &self.len).finish_non_exhaustive()
+    }
 }
 
 // SAFETY: a mapping is only an address range that is unmapped once, on drop; it does not touch
@@ -51,7 +67,12 @@ impl Mapping {
     pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, access: Access, aligned: bool) -> io::Result<Self> {
         let base = if aligned { map_aligned(fd, len, access)? } else { map(fd, len, access)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { base, len })
+        Ok(Self { base, len, registration: Mutex::default() })
+    }
+
+    /// Its pages' registration with a device, if they have one.
+    pub(crate) fn registration(&self) -> MutexGuard<'_, Option<Box<dyn PageRegistration>>> {
+        self.registration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -120,14 +141,19 @@ impl Mapping {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let (from, len) = (other.base.as_ptr().cast::<c_void>(), other.len as usize);
+        // Held, so that nobody registers the old pages meanwhile.
+        let mut registration = self.registration();
+        registration.iter_mut().for_each(|registration| registration.suspend());
         // SAFETY: the source is exactly the other mapping, which this call owns and nobody has a window
         // over. The target lies inside this mapping, as checked: the range stays mapped, of the same
         // length and, as all mappings of one pool are made with the same access, with the same
         // rights, which is all that windows over it rely on.
-        unsafe {
+        let moved = unsafe {
             let to = self.base.as_ptr().add(offset as usize).cast::<c_void>();
-            mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to)?;
-        }
+            mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to)
+        };
+        registration.iter_mut().for_each(|registration| registration.resume());
+        moved?;
         // Its addresses are gone; the memory is this mapping's to unmap.
         std::mem::forget(other);
         Ok(())
@@ -143,6 +169,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        *self.registration() = None;
         // SAFETY: the range was mapped by `new`, is owned by this value alone, and every window
         // over it holds this value alive. Unmapping an owned range cannot fail.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len as usize) };

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::AccessError;
+use crate::error::{AccessError, MemoryError};
 use crate::window::{Window, check_bounds};
 
 /// Registered memory. Only [`Window`]s can be read, written, or given to a copy kernel or a socket: code that has not asked which of the two
@@ -94,6 +94,38 @@ impl DeviceWindow {
     }
 }
 
+/// Memory of a device that Penstock did not allocate.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    window: DeviceWindow,
+}
+
+impl DeviceMemory {
+    /// Takes in `len` bytes of a device at `base` without owning them. Who knows a driver asks it what is there before.
+    ///
+    /// # Safety
+    /// The range is memory of that device, belongs to one allocation, and stays so until the deregistration of its region was answered
+    /// `Quiesced`, the engine was closed and did not name it, or its quarantine was released: until then the device may read and write it at any time.
+    pub unsafe fn from_raw(device: DeviceId, base: u64, len: u64) -> Result<Self, MemoryError> {
+        if base == 0 {
+            return Err(MemoryError::NullBase);
+        }
+        if len == 0 {
+            return Err(MemoryError::Empty { what: "device memory" });
+        }
+        if base.checked_add(len).is_none() {
+            return Err(MemoryError::AddressOverflow { base, len });
+        }
+        // SAFETY: the caller promises that the range stays what it is for as long as it can be used.
+        let window = unsafe { DeviceWindow::new(device, (base, len), true, Arc::new(())) };
+        Ok(Self { window })
+    }
+
+    pub fn window(&self) -> &DeviceWindow {
+        &self.window
+    }
+}
+
 impl Memory {
     /// Its length in bytes.
     #[inline]
@@ -124,6 +156,15 @@ impl Memory {
         match self {
             Self::Host(window) => window.base_address(),
             Self::Device(window) => window.base_address(),
+        }
+    }
+
+    /// The address of `len` bytes at `offset`, for whoever hands it to a device.
+    #[inline]
+    pub fn address_of(&self, offset: u64, len: u64) -> Result<u64, AccessError> {
+        match self {
+            Self::Host(window) => window.address_of(offset, len),
+            Self::Device(window) => window.address_of(offset, len),
         }
     }
 

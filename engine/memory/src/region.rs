@@ -14,8 +14,10 @@ use crate::window::Window;
 pub enum Origin {
     /// A pool that Penstock allocated; peers on this host can map it.
     Pool(Arc<Pool>),
-    /// Memory the caller brought.
+    /// Memory of this process that the caller brought.
     Host,
+    /// A device's memory that the caller brought.
+    Device,
 }
 
 /// Registered memory. Whoever holds it keeps its memory, registered or not.
@@ -96,7 +98,7 @@ impl Region {
     pub fn pool(&self) -> Option<&Arc<Pool>> {
         match &self.origin {
             Origin::Pool(pool) => Some(pool),
-            Origin::Host => None,
+            Origin::Host | Origin::Device => None,
         }
     }
 

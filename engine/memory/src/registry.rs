@@ -10,7 +10,7 @@ use penstock_core::{Generation, RegionId, Rights};
 
 use crate::hash::FastHash;
 use crate::host::HostMemory;
-use crate::memory::Memory;
+use crate::memory::{DeviceMemory, Memory};
 use crate::pool::Pool;
 use crate::region::{Origin, Region};
 
@@ -128,6 +128,16 @@ impl Registry {
             return Err(RegionError::ReadOnly);
         }
         self.register(window.into(), label, rights, || Origin::Host)
+    }
+
+    /// The same of a device's memory.
+    pub fn register_device(
+        &self,
+        memory: DeviceMemory,
+        label: &str,
+        rights: Rights,
+    ) -> Result<Arc<Region>, RegionError> {
+        self.register(memory.window().clone().into(), label, rights, || Origin::Device)
     }
 
     /// Registers a pool under its own label and rights; again gives the same region, counted.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::AccessError;
+use crate::mapping::{Mapping, PageRegistration};
 
 /// A range of mapped memory with its bounds and its right to be written, kept alive by whoever
 /// owns it for as long as any window over it exists.
@@ -86,6 +87,22 @@ impl Window {
         // SAFETY: `check` put offset .. offset + len inside the mapped range, which `keep` holds.
         let base = unsafe { self.base.add(offset as usize) };
         Some(Self { base, len, writable: self.writable, keep: Arc::clone(&self.keep) })
+    }
+
+    /// Registers the whole mapping that this window is over, given as address and bytes, with a device, unless that was done before. None: Penstock has
+    /// not mapped it, so nobody says when it changes.
+    pub fn register_pages<E>(
+        &self,
+        register: impl FnOnce(u64, u64) -> Result<Box<dyn PageRegistration>, E>,
+    ) -> Option<Result<(), E>> {
+        let keep: &(dyn Any + Send + Sync) = &*self.keep;
+        let mapping = keep.downcast_ref::<Mapping>()?;
+        let mut registration = mapping.registration();
+        if registration.is_some() {
+            return Some(Ok(()));
+        }
+        let made = register(mapping.base().as_ptr() as u64, mapping.len());
+        Some(made.map(|made| *registration = Some(made)))
     }
 
     /// The same bytes without the right to write them.

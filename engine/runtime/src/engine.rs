@@ -11,12 +11,12 @@ use std::time::Duration;
 use penstock_core::config::{Config, PagesChoice};
 use penstock_core::env::{Address, Listener, Reactor, TransportEnv};
 use penstock_core::{Cause, EngineName, Env, Epoch, Fault, Rights};
-use penstock_memory::{HostMemory, PoolSpec, Registry};
+use penstock_memory::{DeviceMemory, HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
 use penstock_session::EngineDescriptor;
 use penstock_session::descriptor::ADDRESSES_MAX;
 use penstock_transport::host::EngineSegments;
-use penstock_transport::{Driver, PacketStatistics, Scope, Transport};
+use penstock_transport::{Devices, Driver, PacketStatistics, Scope, Transport};
 
 use crate::control::{Control, Wanted};
 use crate::engine_inner::{EngineInner, Inline};
@@ -98,7 +98,8 @@ impl<E: Env> Engine<E> {
         let system = |what| move |source| StartError::System { what, source };
         let own = make(&segments, &registry).map_err(system("a transport of the caller's own"))?;
         let transport_env: Arc<dyn TransportEnv> = Arc::new(env.clone());
-        let Opened { transports, reports } = transports::open(&transport_env, &config, &segments, &registry, own)?;
+        let Opened { transports, reports, devices } =
+            transports::open(&transport_env, &config, &segments, &registry, own)?;
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
@@ -113,7 +114,7 @@ impl<E: Env> Engine<E> {
         let (name_text, host) = (name.to_string(), env.host());
         let card =
             EngineDescriptor { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
-        let drivers = drivers(&transports, workers).map_err(system(DRIVER))?;
+        let drivers = drivers(&transports, devices.as_deref(), workers).map_err(system(DRIVER))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &segments, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
@@ -228,6 +229,20 @@ impl<E: Env> Engine<E> {
         self.usable()?;
         fits_a_frame(label)?;
         let region = self.engine.shared.registry.register_host(memory, label, rights)?;
+        Ok(self.advertise(region))
+    }
+
+    /// Registers memory of a device, as [`device::adopt`](crate::device::adopt) has taken it in, and announces it to peers. Otherwise as
+    /// [`Engine::register`].
+    pub fn register_device(
+        &self,
+        memory: DeviceMemory,
+        label: &str,
+        rights: Rights,
+    ) -> Result<LocalRegion<E>, RegionError> {
+        self.usable()?;
+        fits_a_frame(label)?;
+        let region = self.engine.shared.registry.register_device(memory, label, rights)?;
         Ok(self.advertise(region))
     }
 
@@ -585,9 +600,14 @@ fn named(config: &Config, bound: &[SocketAddr]) -> Vec<String> {
 const DRIVER: &str = "a transport's way to the kernel";
 
 /// What each worker does for all its lanes of a transport at once.
-fn drivers(transports: &[Arc<dyn Transport>], workers: usize) -> std::io::Result<Vec<Vec<Box<dyn Driver>>>> {
+fn drivers(
+    transports: &[Arc<dyn Transport>],
+    devices: Option<&dyn Devices>,
+    workers: usize,
+) -> std::io::Result<Vec<Vec<Box<dyn Driver>>>> {
     let of = |worker| {
         let drivers = transports.iter().filter_map(move |transport| transport.driver(worker).transpose());
+        let drivers = drivers.chain(devices.map(|devices| devices.driver(worker)));
         let drivers: Vec<Box<dyn Driver>> = drivers.collect::<std::io::Result<_>>()?;
         if drivers.len() > DRIVERS_MAX {
             let many = format!("{} transports have one, and a worker waits for {DRIVERS_MAX} at most", drivers.len());

@@ -68,7 +68,8 @@ pub use penstock_core::{
     plan::{PlanError as ShapeError, Strided},
     time::Timestamp,
 };
-pub use penstock_memory::{self as memory, BlockId, Blocks, HostMemory, Pages, PoolSpec, Window};
+pub use penstock_cuda as device;
+pub use penstock_memory::{self as memory, BlockId, Blocks, DeviceMemory, HostMemory, Pages, PoolSpec, Window};
 pub use penstock_session as session;
 pub use penstock_transport::{self as transport, Caps, PacketStatistics, PeerPackets, lane::Handle};
 

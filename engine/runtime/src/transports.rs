@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use penstock_core::config::{Config, DatagramConfig, ProcessVmChoice, TransportName, VerbsConnect};
 use penstock_core::env::TransportEnv;
+use penstock_cuda::CudaDevices;
 use penstock_datagram_transport::dpdk::{DpdkOptions, DpdkPorts};
 use penstock_datagram_transport::udp::{UdpOptions, UdpPort};
 use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort};
@@ -16,7 +17,7 @@ use penstock_memory::Registry;
 use penstock_shm::ShmTransport;
 use penstock_tcp::TcpTransport;
 use penstock_transport::host::EngineSegments;
-use penstock_transport::{Scope, Transport};
+use penstock_transport::{Devices, Scope, Transport};
 use penstock_verbs::adapter::Adapter;
 use penstock_verbs::device::{self, WantedDevice};
 use penstock_verbs::{VerbsOptions, VerbsTransport};
@@ -38,6 +39,8 @@ pub struct TransportReport {
 pub(crate) struct Opened {
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) reports: Vec<TransportReport>,
+    /// The devices of this process, where there is a driver.
+    pub(crate) devices: Option<Arc<dyn Devices>>,
 }
 
 /// Opens the transports that the configuration allows. One of the caller's own takes the place of the one that has its
@@ -49,12 +52,17 @@ pub(crate) fn open(
     registry: &Arc<Registry>,
     mut own: Vec<Arc<dyn Transport>>,
 ) -> Result<Opened, StartError> {
-    let mut opened = Opened { transports: Vec::new(), reports: Vec::new() };
+    let mut opened = Opened { transports: Vec::new(), reports: Vec::new(), devices: None };
     for &name in &config.transports.allow {
         let mut report = TransportReport { name: name.as_str(), missing: None, details: Vec::new() };
         let its = own.iter().position(|own| own.name() == report.name).map(|place| own.remove(place));
         let one = match its {
             Some(own) => Ok((own, Vec::new())),
+            None if name == TransportName::Local => {
+                opened.devices = devices(env, segments)?;
+                let local = LocalTransport::new(Arc::clone(segments), opened.devices.clone());
+                Ok((Arc::new(local) as Arc<dyn Transport>, Vec::new()))
+            }
             None => open_one(name, env, config, segments, registry)?,
         };
         match one {
@@ -91,7 +99,6 @@ fn open_one(
     let (segments, registry, choices) = (Arc::clone(segments), Arc::clone(registry), &config.transports);
     let failed = |source| StartError::System { what: "a transport; see `transports.tcp_io`", source };
     let transport: Arc<dyn Transport> = match name {
-        TransportName::Local => Arc::new(LocalTransport::new(segments)),
         TransportName::Shm => {
             let process_vm = choices.process_vm == ProcessVmChoice::Auto;
             Arc::new(ShmTransport::new(segments, registry, process_vm))
@@ -109,6 +116,23 @@ fn open_one(
         other => return Err(failed(io::Error::other(format!("transport `{other}` is not built in")))),
     };
     Ok(Ok((transport, Vec::new())))
+}
+
+/// The devices of this process. They are no transport: lanes are given them.
+fn devices(
+    env: &Arc<dyn TransportEnv>,
+    segments: &Arc<EngineSegments>,
+) -> Result<Option<Arc<dyn Devices>>, StartError> {
+    match CudaDevices::open(env, segments) {
+        Ok(opened) => {
+            let devices = opened.map_err(|source| StartError::System { what: "a bell for devices", source })?;
+            Ok(Some(Arc::new(devices)))
+        }
+        Err(why) => {
+            tracing::debug!(%why, "there is no device memory: this host has no CUDA driver that can be used");
+            Ok(None)
+        }
+    }
 }
 
 /// Whether there is what connects queue pairs. Who asks for the connection manager is not served by anything else.

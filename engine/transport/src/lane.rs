@@ -222,6 +222,11 @@ pub trait LaneEvents {
     /// cause. Also with a cause it says that the operation touches no memory of either side any more (the peer's only where the
     /// lane does not complete before placement). One whose fate is not known is not reported: the lane returns a fault instead.
     fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>);
+
+    /// An accepted batch has failed, and may touch memory of both sides for as long as the lane is there: nothing more is reported of it.
+    fn lost(&mut self, completion_id: u64, failure: Failure) {
+        self.completed(completion_id, Err(failure));
+    }
 }
 
 /// Something reference counted that one engine gives to another of the same process.

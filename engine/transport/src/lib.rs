@@ -10,6 +10,7 @@
 //! - [`lane`]: one worker's way to one peer: posting, notifying, polling
 //! - [`driver`]: what one worker does for all its lanes at once
 //! - [`remote`]: a peer's memory, as this process reaches it; [`pair`]: how bytes go between it and memory here
+//! - [`device`]: copies that devices make, as lanes are given them
 //! - [`peer_view`]: what this engine can see of a peer's withdrawals and workers
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`packets`]: what became of packets, where a transport has some of its own
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod caps;
+pub mod device;
 pub mod driver;
 pub mod host;
 pub mod lane;
@@ -33,6 +35,7 @@ pub mod record;
 pub mod remote;
 
 pub use caps::{Caps, Placement, Trust};
+pub use device::{DeviceLane, Devices};
 pub use driver::{Driver, Rest};
 pub use lane::{
     Batch, CancelledOp, CounterRef, Failure, FlushRequest, Lane, LaneEvents, LaneFault, Note, NotifyPosted,

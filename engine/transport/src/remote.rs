@@ -82,6 +82,8 @@ impl AccessPath {
     pub const DATAGRAM: &'static str = "datagram";
     /// This side's NIC writes it and reads it.
     pub const VERBS: &'static str = "verbs";
+    /// A device of this process copies.
+    pub const DEVICE: &'static str = "device";
     /// It cannot be reached.
     pub const NONE: &'static str = "none";
 }

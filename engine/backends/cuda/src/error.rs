@@ -1,6 +1,7 @@
 //! What can go wrong, and the mend.
 
 use penstock_cuda_sys::{NotHere, Status};
+use penstock_memory::DeviceId;
 
 /// Why something that concerns devices is not to be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +23,56 @@ pub enum CudaError {
         "the CUDA driver has no device: `nvidia-smi` says which there are, `CUDA_VISIBLE_DEVICES` which of them this process may see"
     )]
     NoDevice,
+    /// None of the process's devices has this UUID.
+    #[error("this process has no {device}: see `penstock doctor gpu` and `CUDA_VISIBLE_DEVICES`")]
+    NoSuchDevice { device: DeviceId },
+    /// No memory that the driver knows.
+    #[error(
+        "the driver knows no memory at {address:#x}: it was freed, or it is another process's; register what `cudaMalloc` or a tensor of this process gave"
+    )]
+    Unknown { address: u64 },
+    #[error("{address:#x} is host memory: register it as such")]
+    HostMemory { address: u64 },
+    #[error(
+        "{address:#x} is managed memory, which moves between host and device: allocate with `cudaMalloc` in place of `cudaMallocManaged`"
+    )]
+    Managed { address: u64 },
+    #[error("the device may not both read and write {address:#x}: give it both rights (`cuMemSetAccess`)")]
+    NoAccess { address: u64 },
+    /// The allocation ends before.
+    #[error("{bytes} bytes at {address:#x} leave their allocation, which ends after {reaches} of them")]
+    Beyond {
+        address: u64,
+        bytes: u64,
+        /// Bytes that are in it.
+        reaches: u64,
+    },
+    /// Host memory that is mapped by somebody else, who may map something else there.
+    #[error(
+        "the host memory at {base:#x} is not a pool's, and devices copy to and from pools only: make it with `Engine::pool`"
+    )]
+    NotOurs { base: u64 },
+    /// There is no memory for the words that devices write.
+    #[error("a page for the device to write into cannot be had: {why}")]
+    Words { why: String },
+    #[error("{bytes} bytes of {what} cannot be had ({status}): {mend}")]
+    OutOfMemory { bytes: u64, what: &'static str, status: Status, mend: &'static str },
     /// A call of the driver did not go well.
     #[error("{call} failed: {status}")]
     Call { call: &'static str, status: Status },
+}
+
+impl CudaError {
+    /// What a call that asks for so many bytes has answered.
+    pub(crate) fn of_memory(error: Self, bytes: u64, what: &'static str) -> Self {
+        match error {
+            Self::Call { status: status @ Status::OUT_OF_MEMORY, .. } => {
+                let mend = "make pools smaller, or free what others have (`nvidia-smi`, `free`)";
+                Self::OutOfMemory { bytes, what, status, mend }
+            }
+            other => other,
+        }
+    }
 }
 
 /// What to do where the driver does not start.

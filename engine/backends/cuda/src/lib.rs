@@ -3,13 +3,25 @@
 //!
 //! - [`driver`]: the driver, started once in a process
 //! - [`device`]: the devices it has, and what they can
+//! - [`adopt`]: device memory that somebody else allocated
+//! - `context`: being in a device's context for a call; `pinned`: host memory that devices may reach
+//! - [`service`]: what lanes are given; `hub`: one worker's copies; `queue`: those of one device in one direction; `bell`: what wakes a worker
 //! - [`error`]: what can go wrong, and the mend
 
+pub mod adopt;
+mod bell;
+mod context;
 pub mod device;
 pub mod driver;
 pub mod error;
+mod hub;
+mod pinned;
+mod queue;
+pub mod service;
 
+pub use adopt::adopt;
 pub use device::{Device, DeviceAttr};
 pub use driver::Cuda;
 pub use error::CudaError;
 pub use penstock_cuda_sys::PATH_VARIABLE;
+pub use service::CudaDevices;

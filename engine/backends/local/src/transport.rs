@@ -9,7 +9,7 @@ use penstock_transport::host::{
     CopyLane, CopyLaneParts, EngineSegments, HandOverQueues, HandOvers, InboundRings, ring_segment_bytes,
 };
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, Transport, Trust};
+use penstock_transport::{Caps, Devices, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, Transport, Trust};
 
 use crate::directory::{self, Deposit, Parcel, Regions};
 use crate::registrar::LocalRegistrar;
@@ -21,15 +21,16 @@ const HANDLES_PER_RING: usize = 1024;
 pub struct LocalTransport {
     segments: Arc<EngineSegments>,
     regions: Arc<Regions>,
+    devices: Option<Arc<dyn Devices>>,
 }
 
 impl LocalTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "local";
 
-    /// The transport of the engine with these segments.
-    pub fn new(segments: Arc<EngineSegments>) -> Self {
-        Self { segments, regions: Arc::default() }
+    /// The transport of the engine with these segments, and with the devices of this process, if it has any.
+    pub fn new(segments: Arc<EngineSegments>, devices: Option<Arc<dyn Devices>>) -> Self {
+        Self { segments, regions: Arc::default(), devices }
     }
 }
 
@@ -68,8 +69,8 @@ impl Transport for LocalTransport {
             handles: handles.clone(),
         });
         let blob = deposit.number().to_le_bytes().to_vec();
-        let ours =
-            Ours { segments: Arc::clone(&self.segments), regions: Arc::clone(&self.regions), rings, handles, deposit };
+        let (segments, regions) = (Arc::clone(&self.segments), Arc::clone(&self.regions));
+        let ours = Ours { segments, regions, devices: self.devices.clone(), rings, handles, deposit };
         let join = move |blob: &[u8], _tokens| join(ours, here, there, blob);
         Ok(Offering { blob, fds: Vec::new(), join: Box::new(join) })
     }
@@ -79,6 +80,7 @@ impl Transport for LocalTransport {
 struct Ours {
     segments: Arc<EngineSegments>,
     regions: Arc<Regions>,
+    devices: Option<Arc<dyn Devices>>,
     rings: SharedRange,
     handles: Vec<HandOvers>,
     deposit: Deposit,
@@ -104,8 +106,10 @@ fn join(ours: Ours, here: LocalEnd, there: RemoteEnd, blob: &[u8]) -> Result<Lin
         inbound: InboundRings::over(&ours.rings, there.workers)?,
         hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming: ours.handles }),
         bounce: None,
+        devices: ours.devices.as_ref(),
     })?;
-    let registrar = LocalRegistrar { ours: ours.regions, theirs: parcel.regions, _deposit: ours.deposit };
+    let registrar =
+        LocalRegistrar { ours: ours.regions, theirs: parcel.regions, devices: ours.devices, _deposit: ours.deposit };
     Ok(Link {
         lanes,
         registrar: Arc::new(registrar),

@@ -74,6 +74,7 @@ impl Transport for ShmTransport {
                 inbound: InboundRings::over(&rings.range(), there.workers)?,
                 hand_overs: None,
                 bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
+                devices: None,
             })?;
             let process =
                 if process_vm { ForeignProcess::reach(&there.watch, probe_words) } else { Err(WhyNot::SwitchedOff) };

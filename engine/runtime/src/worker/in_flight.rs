@@ -284,6 +284,22 @@ impl<E: Env> Worker<E> {
         self.op_completed(op.key, finishes);
     }
 
+    /// A lane says that a batch has failed and that its memory is not to be had back.
+    pub(super) fn on_lost(&mut self, completion_id: u64, failure: Failure) {
+        let Some(op) = self.in_flight.get_mut(completion_id) else {
+            debug_assert!(false, "an operation that nobody waits for is lost");
+            return;
+        };
+        let (OpState::Attached | OpState::Cancelled) = op.state else { return };
+        (op.state, op.local_pending) = (OpState::Detached, true);
+        let op = *op;
+        let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
+        slot.stop(Stage::Move, failure);
+        slot.add_reference();
+        let finishes = slot.release_claim_keeping_local(op.plan_units);
+        self.op_completed(op.key, finishes);
+    }
+
     /// An operation has released its claim: finishes the transfer if it was the last.
     pub(super) fn op_completed(&mut self, key: Key, finishes: bool) {
         let is_it = |active: &Active| active.command.key == key;

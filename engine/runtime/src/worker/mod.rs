@@ -67,6 +67,14 @@ const TURNS_PER_RETRY: u64 = 4;
 /// Completions of one poll that fit without an allocation.
 const COMPLETIONS_CAPACITY: usize = 32;
 
+/// What a lane has said of an operation.
+enum OpEnd {
+    /// With the bytes it moved, or why it did not.
+    Completed(Result<u64, Failure>),
+    /// It has failed, and touches memory for as long as the lane is there.
+    Lost(Failure),
+}
+
 /// A lane and the peer it leads to.
 pub(crate) struct LaneEntry {
     pub(crate) lane: Box<dyn Lane>,
@@ -94,7 +102,7 @@ pub(crate) struct Worker<E: Env> {
     waiting: VecDeque<Active>,
     in_flight: InFlightOps,
     /// Completions that a lane has reported and that are not processed yet.
-    completions: Vec<(u64, Result<u64, Failure>)>,
+    completions: Vec<(u64, OpEnd)>,
     /// Remote flushes of ended transfers that are not posted yet.
     pending_flushes: Vec<PendingFlush>,
     /// Transfers whose bytes have landed and whose notification waits for room.
@@ -439,10 +447,12 @@ impl<E: Env> Worker<E> {
     fn on_completions(&mut self, index: usize) {
         let peer = self.lanes[index].as_ref().map(|entry| Arc::clone(&entry.peer));
         let mut completions = std::mem::take(&mut self.completions);
-        for (completion_id, result) in completions.drain(..) {
+        for (completion_id, end) in completions.drain(..) {
             // Processing one may find the lane broken; then everything in flight on it has ended.
-            if self.lanes[index].is_some() {
-                self.on_completion(completion_id, result);
+            match end {
+                _ if self.lanes[index].is_none() => {}
+                OpEnd::Completed(result) => self.on_completion(completion_id, result),
+                OpEnd::Lost(failure) => self.on_lost(completion_id, failure),
             }
         }
         self.completions = completions;
@@ -508,7 +518,7 @@ struct Polled {
 struct Delivery<'a, E: Env> {
     shared: &'a Shared<E>,
     peer: &'a Arc<PeerState>,
-    completions: &'a mut Vec<(u64, Result<u64, Failure>)>,
+    completions: &'a mut Vec<(u64, OpEnd)>,
     /// A notification was left where it is for want of room.
     refused: bool,
     /// One credit is taken, for the notification that comes next.
@@ -532,7 +542,11 @@ impl<E: Env> LaneEvents for Delivery<'_, E> {
     }
 
     fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>) {
-        self.completions.push((completion_id, result));
+        self.completions.push((completion_id, OpEnd::Completed(result)));
+    }
+
+    fn lost(&mut self, completion_id: u64, failure: Failure) {
+        self.completions.push((completion_id, OpEnd::Lost(failure)));
     }
 }
 

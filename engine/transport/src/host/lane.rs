@@ -6,18 +6,20 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use penstock_core::Cause;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
-use penstock_memory::{ProcessVmError, ProcessVmMemory, Window, copy, process_vm};
+use penstock_memory::{Memory, ProcessVmError, ProcessVmMemory, Window, copy, process_vm};
 use penstock_ring::spsc::{Consumer, MappedStorage};
-use penstock_ring::{Hazard, ReadyBits, RingLine, SharedRange};
+use penstock_ring::{ReadyBits, RingLine, SharedRange};
 
 use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
 use super::rings::{InboundRings, OutboundRing, outbound};
 use super::segments::{Bell, EngineSegments, PeerSegments};
+use crate::device::{DeviceLane, Devices};
 use crate::lane::{
     Batch, CancelledOp, CounterRef, Handle, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError,
     Posted, Revisions,
 };
 use crate::link::JoinError;
+use crate::mediated::Touch;
 use crate::record::{self, RecordKind};
 use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
@@ -44,6 +46,8 @@ pub struct CopyLaneParts<'a> {
     pub hand_overs: Option<HandOverQueues>,
     /// Slots for memory that only its owner may touch, where there can be such memory.
     pub bounce: Option<BounceParts>,
+    /// The devices of this process, if it has any.
+    pub devices: Option<&'a Arc<dyn Devices>>,
 }
 
 /// The queues beside the rings of a session.
@@ -93,9 +97,11 @@ impl Bounce {
 
 /// One worker's lane to a peer on this host.
 pub struct CopyLane {
+    /// What devices copy. Dropped first: the hazard is up until that has ended.
+    devices: Option<Box<dyn DeviceLane>>,
     segments: Arc<EngineSegments>,
     peer_segments: Arc<PeerSegments>,
-    hazard: Hazard,
+    touch: Touch,
     outbound: OutboundRing,
     sequence: u64,
     peer_ready: ReadyBits,
@@ -121,6 +127,7 @@ impl CopyLane {
             inbound,
             hand_overs,
             bounce,
+            devices,
         } = parts;
         let dealt = inbound.deal(segments.workers());
         let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
@@ -137,7 +144,8 @@ impl CopyLane {
             let lane = Self {
                 segments: Arc::clone(segments),
                 peer_segments: Arc::clone(peer_segments),
-                hazard: segments.owner_state.hazard(peer_index, worker),
+                touch: Touch::new(segments.owner_state.hazard(peer_index, worker)),
+                devices: devices.map(|devices| devices.lane(worker, peer_index)),
                 outbound: outbound(range, worker)?,
                 sequence: 0,
                 peer_ready: peer_segments.mailbox.ready(receiver),
@@ -189,21 +197,41 @@ impl CopyLane {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
         bounce.outgoing.reserve()?;
-        self.hazard.enter(0);
-        let now = Revisions {
-            local: self.segments.owner_state.view().revision(),
-            remote: self.peer_segments.owner_state.revision(),
-        };
+        self.touch.enter();
+        let now = revisions(&self.segments, &self.peer_segments);
         let filled = if now == batch.checked_at {
             bounce.outgoing.fill(batch, memory)
         } else {
             Err(PostError::StaleRevisions(now))
         };
-        self.hazard.leave();
+        self.touch.leave();
         let spans = filled?;
         bounce.outgoing.send();
         self.receiver_bell.mark_and_ring(&self.peer_ready, self.index_at_peer);
         Ok(Posted::Accepted(spans))
+    }
+
+    /// Gives the batch to a device, which has both memories until it has copied.
+    #[cold]
+    #[inline(never)]
+    fn post_device(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
+        let Some(devices) = &mut self.devices else {
+            return Err(PostError::Refused(Cause::NoPath));
+        };
+        self.touch.enter();
+        let now = revisions(&self.segments, &self.peer_segments);
+        let revision = now.local + now.remote; // Both only rise: the sum tells that neither has.
+        let taken = match now == batch.checked_at {
+            false => Err(PostError::StaleRevisions(now)),
+            // Somebody may wait for what devices have: that only becomes less until all of it has ended.
+            true if !self.touch.may_hold(revision) => Err(PostError::Full),
+            true => devices.post(batch),
+        };
+        if taken.is_ok() {
+            self.touch.hold(revision);
+        }
+        self.touch.leave();
+        taken.map(Posted::Accepted)
     }
 
     /// Takes records of one inbound ring. Returns whether there may be more.
@@ -247,17 +275,23 @@ impl CopyLane {
     }
 }
 
+/// The state of withdrawn memory of both sides as it is now.
 #[inline]
-fn copy_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> {
-    copy::scatter(batch.host()?, remote, batch.direction, batch.spans, batch.hint)
+fn revisions(ours: &EngineSegments, theirs: &PeerSegments) -> Revisions {
+    Revisions { local: ours.owner_state.view().revision(), remote: theirs.owner_state.revision() }
+}
+
+#[inline]
+fn copy_mapped(batch: &Batch<'_>, local: &Window, remote: &Window) -> Result<Posted, PostError> {
+    copy::scatter(local, remote, batch.direction, batch.spans, batch.hint)
         .map(Posted::Moved)
         .map_err(|_| PostError::OutOfBounds)
 }
 
 /// The kernel copies while the hazard is up, as this processor would.
 #[inline(never)]
-fn copy_process_vm(batch: &Batch<'_>, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
-    process_vm::scatter(batch.host()?, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
+fn copy_process_vm(batch: &Batch<'_>, local: &Window, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
+    process_vm::scatter(local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
         if let ProcessVmError::Refused(_) = error {
             return PostError::OutOfBounds;
         }
@@ -275,17 +309,17 @@ impl Lane for CopyLane {
         if let RemoteMemory::TargetMediated(memory) = batch.remote {
             return self.post_bounce(batch, memory);
         }
-        self.hazard.enter(0);
-        let now = Revisions {
-            local: self.segments.owner_state.view().revision(),
-            remote: self.peer_segments.owner_state.revision(),
+        let (Memory::Host(local), false) = (batch.local, matches!(batch.remote, RemoteMemory::Device(_))) else {
+            return self.post_device(batch);
         };
+        self.touch.enter();
+        let now = revisions(&self.segments, &self.peer_segments);
         let result = if now == batch.checked_at {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
             match batch.remote {
-                RemoteMemory::Mapped(remote) => copy_mapped(batch, remote),
-                RemoteMemory::ProcessVm(remote) => copy_process_vm(batch, remote),
-                // `TargetMediated` was handled above; the others cannot be copied by the CPU.
+                RemoteMemory::Mapped(remote) => copy_mapped(batch, local, remote),
+                RemoteMemory::ProcessVm(remote) => copy_process_vm(batch, local, remote),
+                // `TargetMediated` and `Device` were handled above; nobody can copy the other here.
                 RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) | RemoteMemory::Device(_) => {
                     Err(PostError::Fault(LaneFault(Cause::NoPath)))
                 }
@@ -293,7 +327,7 @@ impl Lane for CopyLane {
         } else {
             Err(PostError::StaleRevisions(now))
         };
-        self.hazard.leave();
+        self.touch.leave();
         result
     }
 
@@ -330,7 +364,21 @@ impl Lane for CopyLane {
         self.push(RecordKind::HandOver, note)
     }
 
+    fn ring_doorbell(&mut self) -> Result<(), LaneFault> {
+        if let Some(devices) = &mut self.devices {
+            devices.submit();
+        }
+        Ok(())
+    }
+
     fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
+        let by_device = self.devices.as_mut().and_then(|devices| devices.cancel_op(completion_id));
+        if let Some(cancelled) = by_device {
+            if cancelled == CancelledOp::Quiesced {
+                self.touch.released();
+            }
+            return cancelled;
+        }
         self.bounce.as_mut().map_or(CancelledOp::Quiesced, |bounce| bounce.outgoing.cancel_op(completion_id))
     }
 
@@ -339,9 +387,12 @@ impl Lane for CopyLane {
         for index in 0..self.inbound.len() {
             more |= self.poll_ring(index, events)?;
         }
+        if let Some(devices) = &mut self.devices {
+            (0..devices.collect(events)).for_each(|_| self.touch.released());
+        }
         if let Some(bounce) = &mut self.bounce {
-            more |= bounce.outgoing.collect(&self.segments, &mut self.hazard, events)?;
-            more |= bounce.incoming.serve(&self.segments, &mut self.hazard)?;
+            more |= bounce.outgoing.collect(&self.segments, &mut self.touch, events)?;
+            more |= bounce.incoming.serve(&self.segments, &mut self.touch)?;
         }
         Ok(more)
     }

@@ -1,9 +1,9 @@
-//! What a lane shows of itself while it, or the kernel for it, touches this engine's memory.
+//! What a lane shows of itself while it, or the kernel or a device for it, touches this engine's memory.
 
 use penstock_ring::Hazard;
 
 /// The hazard of one lane. It is raised around each call that touches memory, and stays raised while the kernel has
-/// pages that were sent without a copy: whoever wants memory back waits until it moves.
+/// pages that were sent without a copy, or a device copies: whoever wants memory back waits until it moves.
 pub struct Touch {
     hazard: Hazard,
     /// Sends whose pages the kernel has.

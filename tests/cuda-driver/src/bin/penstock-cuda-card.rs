@@ -83,7 +83,12 @@ impl Card<'_> {
                 let offset = if message.kind == Kind::Pin { c } else { 0 };
                 let skipped = offset % PAGE_BYTES;
                 let map = |file| Mapping::new(file, offset - skipped, (b + skipped) as usize);
-                let here = file.map(map).transpose()?.map(|mapping| (mapping, skipped as usize));
+                let mapped = match file.map(map) {
+                    // Only its owner may write the file; so the owner is asked, as where there is none.
+                    Some(Err(_)) if message.kind == Kind::Pin => None,
+                    mapped => mapped.transpose()?,
+                };
+                let here = mapped.map(|mapping| (mapping, skipped as usize));
                 let ranges = if message.kind == Kind::Pin { &mut self.host } else { &mut self.device };
                 ranges.insert(a, Range { bytes: b, here });
             }

@@ -153,6 +153,7 @@ impl Bench {
             inbound: InboundRings::over(&inbound.ring, 1).expect("the ring is fresh"),
             hand_overs: None,
             bounce: None,
+            devices: None,
         });
         let lane = lanes.expect("the rings are fresh").pop().expect("there is one worker");
         Self {

@@ -45,6 +45,7 @@ const ENGINE: &[&str] = &[
     "penstock-session",
     "penstock-flows",
     "penstock-local",
+    "penstock-cuda",
     "penstock-shm",
     "penstock-tcp",
     "penstock-verbs",
@@ -129,7 +130,11 @@ const PLACES: &[Place] = &[
             "penstock-dpdk-shim",
         ],
     ),
-    place("penstock-cuda", "engine/backends/cuda", &["penstock-memory", "penstock-cuda-sys"]),
+    place(
+        "penstock-cuda",
+        "engine/backends/cuda",
+        &["penstock-core", "penstock-memory", "penstock-ring", "penstock-transport", "penstock-cuda-sys"],
+    ),
     place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
     place(
         "penstock-verbs",
@@ -164,7 +169,7 @@ const PLACES: &[Place] = &[
     place("penstock-fuzz", "tests/fuzz", ALL),
     // Stands in for the driver, and knows nothing of ours; its tests ask it as they ask a real one.
     Place {
-        tests_may_use: &["penstock-cuda", "penstock-cuda-sys", "penstock-loader"],
+        tests_may_use: &["penstock", "penstock-cuda", "penstock-cuda-sys", "penstock-loader"],
         ..place("penstock-cuda-driver", "tests/cuda-driver", &[])
     },
     // Knows frames, not engines: labs of any crate may put it between theirs.

@@ -4,12 +4,13 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, Span, plan::RegionKey};
 use penstock_memory::copy::{self, Hint};
 use penstock_memory::{Window, copy::CopyError};
+use penstock_ring::Publisher;
 use penstock_ring::bounce::{BounceStage, Nonsense, Requester};
-use penstock_ring::{Hazard, Publisher};
 
 use super::{Banks, BounceRequest, REQUEST_WORDS, SLOT_BYTES, SLOTS, assign_slot_offsets};
 use crate::host::{EngineSegments, WithdrawalConflict, check_withdrawals};
 use crate::lane::{Batch, CancelledOp, Failure, LaneEvents, LaneFault, PostError};
+use crate::mediated::Touch;
 use crate::remote::TargetMediatedMemory;
 
 /// Slots whose bytes are copied into local memory before the worker looks at anything else.
@@ -169,7 +170,7 @@ impl RequestBank {
     pub(crate) fn collect(
         &mut self,
         segments: &EngineSegments,
-        hazard: &mut Hazard,
+        touch: &mut Touch,
         events: &mut dyn LaneEvents,
     ) -> Result<bool, LaneFault> {
         let mut landings = 0;
@@ -189,7 +190,7 @@ impl RequestBank {
                 (Ok(_), Direction::Read) if slot.pending.read_target.is_none() => Ok(0), // Given up: nothing lands here.
                 (Ok(bytes), Direction::Read) => {
                     landings += 1;
-                    slot.copy_out(segments, hazard).map(|()| bytes)
+                    slot.copy_out(segments, touch).map(|()| bytes)
                 }
                 (other, _) => other,
             };
@@ -238,16 +239,16 @@ impl PendingBatch {
 
 impl Slot {
     /// Copies the bytes of a read to where they belong, unless that was taken back in the meantime.
-    fn copy_out(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<(), Cause> {
+    fn copy_out(&mut self, segments: &EngineSegments, touch: &mut Touch) -> Result<(), Cause> {
         let landing = self.pending.read_target.take().expect("only a read lands");
         let spans = &self.spans[..self.pending.spans];
-        hazard.enter(0);
+        touch.enter();
         let allowed = landing.is_allowed(segments, spans);
         let copied = allowed.and_then(|()| {
             let copied = copy::scatter(&landing.local, &self.data, Direction::Read, spans, landing.hint);
             copied.map(|_| ()).map_err(|_| Cause::OutOfBounds)
         });
-        hazard.leave();
+        touch.leave();
         copied
     }
 }

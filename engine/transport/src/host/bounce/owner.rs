@@ -9,11 +9,12 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, Span};
 use penstock_memory::{Registry, Window, copy};
 use penstock_ring::bounce::Responder;
-use penstock_ring::{Hazard, Published, ReadyBits};
+use penstock_ring::{Published, ReadyBits};
 
 use super::{Banks, BounceRequest, REQUEST_WORDS, SLOTS};
 use crate::host::{Bell, EngineSegments, LastRegion, check_withdrawals};
 use crate::lane::LaneFault;
+use crate::mediated::Touch;
 
 /// Slots served before the worker looks at anything else.
 const SERVED_PER_POLL: usize = 4;
@@ -91,7 +92,7 @@ impl ServedBanks {
     }
 
     /// Serves a bounded number of requests. Returns whether there may be more.
-    pub(crate) fn serve(&mut self, segments: &EngineSegments, hazard: &mut Hazard) -> Result<bool, LaneFault> {
+    pub(crate) fn serve(&mut self, segments: &EngineSegments, touch: &mut Touch) -> Result<bool, LaneFault> {
         let mut left = SERVED_PER_POLL;
         let banks = self.served.len();
         for step in 0..banks {
@@ -102,7 +103,7 @@ impl ServedBanks {
                 continue;
             }
             bank.seen = posts;
-            let finished = self.serve_bank(bank_index, &mut left, segments, hazard)?;
+            let finished = self.serve_bank(bank_index, &mut left, segments, touch)?;
             self.served[bank_index].unfinished = !finished;
             if left == 0 {
                 self.first = (bank_index + 1) % banks;
@@ -118,7 +119,7 @@ impl ServedBanks {
         bank_index: usize,
         left: &mut usize,
         segments: &EngineSegments,
-        hazard: &mut Hazard,
+        touch: &mut Touch,
     ) -> Result<bool, LaneFault> {
         let Self { registry, banks, served: filled, request, spans, index_at_peer, .. } = self;
         let bank = &mut filled[bank_index];
@@ -135,12 +136,12 @@ impl ServedBanks {
             // Its pages are there already if the peer keeps to the protocol; if not, they come now or
             // the request is refused.
             slot.populated = slot.populated || banks.populate(bank.requester.worker, index).is_ok();
-            hazard.enter(0);
+            touch.enter();
             let moved = match slot.populated {
                 true => checked(segments, registry, &mut bank.last_region, &parsed, &spans[..count], &slot.data),
                 false => Ok(Err(Cause::NoPath)),
             };
-            hazard.leave();
+            touch.leave();
             let answer = match moved? {
                 Ok(bytes) => [0, bytes],
                 Err(cause) => [u64::from(cause.code()), 0],

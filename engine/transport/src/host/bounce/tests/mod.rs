@@ -91,6 +91,7 @@ impl Two {
                     outgoing: slots[own].clone(),
                     incoming: Banks::open(theirs, 1).unwrap(),
                 }),
+                devices: None,
             };
             let lane = CopyLane::for_each_worker(parts).unwrap().pop().unwrap();
             let (segments, registry) = (Arc::clone(&segments[own]), Arc::clone(&registries[own]));

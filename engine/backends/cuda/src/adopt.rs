@@ -1,0 +1,88 @@
+//! Device memory that somebody else allocated.
+
+use std::ffi::c_void;
+
+use penstock_cuda_sys::types::{CUdeviceptr, CUpointer_attribute};
+use penstock_memory::DeviceMemory;
+
+use crate::context::Context;
+use crate::driver::Cuda;
+use crate::error::{CudaError, check};
+
+/// As the driver numbers kinds of memory.
+const DEVICE: u64 = 2;
+const HOST: u64 = 1;
+/// May be read and written.
+const BOTH: u64 = 3;
+
+/// Takes in `bytes` of device memory at an address of this process without owning them: what `cudaMalloc` gave, memory of a pool of the driver's, or memory that
+/// was mapped by itself, from any offset. The driver is asked whose it is and how far it reaches.
+///
+/// # Safety
+/// As of [`DeviceMemory::from_raw`], from this call on, for what is there now.
+pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError> {
+    let cuda = Cuda::start()?;
+    cuda.check_process()?;
+    let outside = |reaches| CudaError::Beyond { address, bytes, reaches };
+    let end = address.checked_add(bytes).ok_or_else(|| outside(0))?;
+    let first = ask(cuda, address)?;
+    let ordinal = match first {
+        Known { kind: HOST, .. } => return Err(CudaError::HostMemory { address }),
+        Known { kind: DEVICE, is_managed: true, .. } => return Err(CudaError::Managed { address }),
+        Known { kind: DEVICE, ordinal, .. } => ordinal,
+        _ => return Err(CudaError::Unknown { address }),
+    };
+    let device = cuda.devices()?.into_iter().find(|device| device.ordinal == ordinal);
+    let device = device.ok_or(CudaError::Unknown { address })?.id;
+    let context = Context::of(cuda, device)?;
+    let entered = context.enter()?;
+    let mut at = address;
+    while at < end {
+        let known = ask(cuda, at)?;
+        if known.kind != DEVICE || known.ordinal != ordinal {
+            return Err(outside(at - address));
+        }
+        if known.access != BOTH {
+            return Err(CudaError::NoAccess { address: at });
+        }
+        // Of memory that was mapped by itself this is one mapping, and the next may lie right behind it.
+        let (mut base, mut len): (CUdeviceptr, usize) = (0, 0);
+        // SAFETY: it writes an address and a size.
+        let status = unsafe { entered.cuda.driver.cuMemGetAddressRange(&raw mut base, &raw mut len, at) };
+        check("cuMemGetAddressRange", status).map_err(|_| outside(at - address))?;
+        at = base + len as u64;
+    }
+    drop(entered);
+    // SAFETY: it is memory of that device, as the driver says; the caller promises that it stays.
+    unsafe { DeviceMemory::from_raw(device, address, bytes) }.map_err(|_| outside(0))
+}
+
+/// What the driver knows of an address.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// None is 0.
+    kind: u64,
+    is_managed: bool,
+    ordinal: i32,
+    access: u64,
+}
+
+fn ask(cuda: Cuda, address: u64) -> Result<Known, CudaError> {
+    use CUpointer_attribute::*;
+    let mut attributes = [
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+    ];
+    let mut values = [0_u64; 4];
+    let mut places = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
+    // SAFETY: as many attributes as places, each of eight bytes, which is the most that one has. It answers for any address.
+    let status = unsafe {
+        let (attributes, places) = (attributes.as_mut_ptr(), places.as_mut_ptr());
+        cuda.driver.cuPointerGetAttributes(4, attributes, places, address)
+    };
+    check("cuPointerGetAttributes", status)?;
+    let [kind, is_managed, ordinal, access] = values;
+    Ok(Known { kind, is_managed: is_managed & 0xff != 0, ordinal: ordinal as i32, access })
+}

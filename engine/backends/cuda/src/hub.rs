@@ -1,0 +1,357 @@
+//! One worker's copies, on all devices and for all its lanes.
+//!
+//! Its driver and its lanes share it, so the lock is waited for only where a plan is built that needs a device for the first time.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_core::env::TransportEnv;
+use penstock_core::{Cause, Direction, Span, Timestamp};
+use penstock_memory::{DeviceId, Memory, Segment};
+use penstock_ring::ReadyBits;
+use penstock_transport::{Batch, CancelledOp, DeviceLane, Driver, LaneEvents, PostError, RemoteMemory, Rest};
+
+use crate::bell::StreamBell;
+use crate::context::{Context, CurrentContext};
+use crate::error::CudaError;
+use crate::pinned::pin;
+use crate::queue::{Copy, CopyQueue, OpResult, OpenOp, Way};
+
+/// How often streams are asked whether they go on. Who sleeps wakes as often while there are copies.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+/// A lane that ends waits for its copies for so long. A stream that takes longer is held up by others of the device's users.
+const END_WITHIN: Duration = Duration::from_secs(2);
+/// Words are in lines of their own.
+const WORD_BYTES: u64 = 64;
+
+pub(crate) struct Hub {
+    env: Arc<dyn TransportEnv>,
+    bell: Arc<StreamBell>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    movers: Vec<Mover>,
+    /// Ends that lanes have not heard of, by the index of the peer.
+    ended: Vec<VecDeque<(u64, End)>>,
+    /// What a device has that does not go on: it keeps the memory.
+    lost: Vec<OpenOp>,
+    asked_at: Timestamp,
+}
+
+enum End {
+    Completed(OpResult),
+    /// The device may have it still.
+    Lost,
+}
+
+/// One device's part.
+struct Mover {
+    context: Arc<Context>,
+    queues: [CopyQueue; 3],
+    has_failed: bool,
+    _words: Segment,
+}
+
+impl Mover {
+    fn new(context: Arc<Context>) -> Result<Self, CudaError> {
+        let words = Segment::create("penstock-cuda-words", Way::ALL.len() as u64 * WORD_BYTES);
+        let words = words.map_err(|error| CudaError::Words { why: error.to_string() })?;
+        pin(&context, words.window())?;
+        let entered = context.enter()?;
+        let queue = |way: Way| {
+            let word = words.window().slice(way as u64 * WORD_BYTES, 8).expect("there is one for each way");
+            CopyQueue::new(way, word, &entered)
+        };
+        let queues = [queue(Way::ToDevice)?, queue(Way::ToHost)?, queue(Way::Within)?];
+        drop(entered);
+        Ok(Self { context, queues, has_failed: false, _words: words })
+    }
+
+    /// Does something with the driver. What goes wrong there is the device's end for this worker.
+    fn with_driver<T: Default>(
+        &mut self,
+        does: impl FnOnce(&mut [CopyQueue; 3], &CurrentContext<'_>) -> Result<T, CudaError>,
+        ended: &mut Vec<VecDeque<(u64, End)>>,
+        lost: &mut Vec<OpenOp>,
+    ) -> T {
+        let Self { context, queues, has_failed, .. } = self;
+        if *has_failed {
+            return T::default();
+        }
+        let done = context.enter().and_then(|entered| does(queues, &entered));
+        done.unwrap_or_else(|error| {
+            tracing::error!(device = %context.device, %error, "a device has failed: its transfers end, and their memory stays withheld");
+            *has_failed = true;
+            for (op, was_given) in queues.iter_mut().flat_map(CopyQueue::give_up) {
+                let end = if was_given { End::Lost } else { End::Completed(Err(Cause::DeviceFailed)) };
+                tell(ended, op.peer_index, op.completion_id, end);
+                if was_given {
+                    lost.push(op);
+                }
+            }
+            T::default()
+        })
+    }
+
+    fn is_busy(&self) -> bool {
+        self.queues.iter().any(CopyQueue::is_busy)
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        let (context, queues) = (Arc::clone(&self.context), &mut self.queues);
+        // A stream that still has something writes to the words, and one of a failed device may: then both stay.
+        if !self.has_failed && !queues.iter().any(CopyQueue::is_busy) {
+            if let Ok(entered) = context.enter() {
+                queues.iter_mut().for_each(|queue| queue.end(&entered));
+            }
+        } else {
+            std::mem::forget(self._words.window().clone());
+        }
+    }
+}
+
+fn tell(ended: &mut Vec<VecDeque<(u64, End)>>, peer_index: u32, completion_id: u64, end: End) {
+    let place = peer_index as usize;
+    if ended.len() <= place {
+        ended.resize_with(place + 1, VecDeque::new);
+    }
+    ended[place].push_back((completion_id, end));
+}
+
+impl Hub {
+    pub(crate) fn new(env: Arc<dyn TransportEnv>) -> io::Result<Self> {
+        Ok(Self { env, bell: StreamBell::new()?, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has streams on this device from now on.
+    pub(crate) fn prepare(&self, context: &Arc<Context>) -> Result<(), CudaError> {
+        let has_it = |state: &State| state.movers.iter().any(|mover| mover.context.device == context.device);
+        if has_it(&self.lock()) {
+            return Ok(());
+        }
+        let mover = Mover::new(Arc::clone(context))?;
+        let mut state = self.lock();
+        if !has_it(&state) {
+            state.movers.push(mover);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn mover(&mut self, device: DeviceId) -> Option<&mut Mover> {
+        self.movers.iter_mut().find(|mover| mover.context.device == device)
+    }
+
+    /// Takes operations that have ended, and gives streams more. Returns whether any had.
+    fn collect(&mut self) -> bool {
+        let Self { movers, ended, lost, .. } = self;
+        let mut any = false;
+        for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
+            let mut has_ended = false;
+            for queue in &mut mover.queues {
+                let take = |op: OpenOp, result| tell(ended, op.peer_index, op.completion_id, End::Completed(result));
+                has_ended |= queue.collect(take);
+            }
+            if has_ended {
+                any = true;
+                let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
+                    queues.iter_mut().try_for_each(|queue| queue.flush(entered))
+                };
+                mover.with_driver(flush, ended, lost);
+            }
+        }
+        any
+    }
+
+    /// Asks all streams that have something whether they go on.
+    fn ask(&mut self) {
+        let Self { movers, ended, lost, .. } = self;
+        for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
+            let ask = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
+                queues.iter().filter(|queue| queue.is_busy()).try_for_each(|queue| queue.ask(entered))
+            };
+            mover.with_driver(ask, ended, lost);
+        }
+    }
+}
+
+/// A worker's driver.
+pub(crate) struct HubDriver {
+    pub(crate) hub: Arc<Hub>,
+    /// The worker's, by which lanes are marked.
+    pub(crate) ready: ReadyBits,
+}
+
+impl Driver for HubDriver {
+    fn turn(&mut self) -> bool {
+        self.hub.bell.silence();
+        let mut state = self.hub.lock();
+        if state.movers.iter().any(Mover::is_busy) && !state.collect() {
+            let now = self.hub.env.now();
+            if now.since(state.asked_at) >= ASK_EVERY {
+                state.asked_at = now;
+                state.ask();
+            }
+        }
+        let told = state.ended.iter().enumerate().filter(|(_, ended)| !ended.is_empty());
+        told.fold(false, |_, (peer_index, _)| {
+            self.ready.mark(peer_index);
+            true
+        })
+    }
+
+    fn rest(&mut self, now: Timestamp) -> Rest {
+        let mut state = self.hub.lock();
+        let State { movers, ended, lost, .. } = &mut *state;
+        let mut is_busy = false;
+        for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
+            let arm = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
+                let mut armed = queues.iter_mut().map(|queue| queue.arm(&self.hub.bell, entered));
+                armed.try_fold(false, |any, armed| Ok(any | armed?))
+            };
+            is_busy |= mover.with_driver(arm, ended, lost);
+        }
+        // What has passed before the bell was hung rings none.
+        let has_ended = (is_busy && state.collect()) || state.ended.iter().any(|ended| !ended.is_empty());
+        match (has_ended, is_busy) {
+            (true, _) => Rest::Busy,
+            (false, true) => Rest::Until(now + ASK_EVERY),
+            (false, false) => Rest::Until(Timestamp::NEVER),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.hub.bell.descriptor()
+    }
+}
+
+/// What one lane is given.
+pub(crate) struct HubLane {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) peer_index: u32,
+}
+
+impl DeviceLane for HubLane {
+    fn post(&mut self, batch: &Batch<'_>) -> Result<usize, PostError> {
+        let remote = match batch.remote {
+            RemoteMemory::Mapped(window) => Memory::Host(window.clone()),
+            RemoteMemory::Device(window) => Memory::Device(window.clone()),
+            _ => return Err(PostError::Refused(Cause::NoPath)),
+        };
+        let (from, to) = match batch.direction {
+            Direction::Write => (batch.local, &remote),
+            Direction::Read => (&remote, batch.local),
+        };
+        let (way, device) = match (from.device(), to.device()) {
+            (Some(device), Some(_)) => (Way::Within, device),
+            (Some(device), None) => (Way::ToHost, device),
+            (None, Some(device)) => (Way::ToDevice, device),
+            (None, None) => return Err(PostError::Refused(Cause::NoPath)),
+        };
+        let copy = |span: &Span| {
+            let (from_at, to_at) = match batch.direction {
+                Direction::Write => (span.local, span.remote),
+                Direction::Read => (span.remote, span.local),
+            };
+            let (from, to) = (from.address_of(from_at, span.len), to.address_of(to_at, span.len));
+            Some(Copy { to: to.ok()?, from: from.ok()?, bytes: span.len })
+        };
+        let (taken, _) = batch.fitting(u64::MAX);
+        let spans = &batch.spans[..taken];
+        if taken == 0 || !to.is_writable() || spans.iter().any(|span| copy(span).is_none()) {
+            return Err(PostError::OutOfBounds);
+        }
+        let mut state = self.hub.lock();
+        let mover = state.mover(device).ok_or(PostError::Refused(Cause::NoPath))?;
+        let queue = &mut mover.queues[way as usize];
+        match (mover.has_failed, queue.has_room()) {
+            (true, _) => Err(PostError::Refused(Cause::DeviceFailed)),
+            (false, false) => Err(PostError::Full),
+            (false, true) => {
+                let copies = spans.iter().filter_map(copy);
+                queue.push((batch.completion_id, self.peer_index), [from.clone(), to.clone()], copies);
+                Ok(taken)
+            }
+        }
+    }
+
+    fn submit(&mut self) {
+        let mut state = self.hub.lock();
+        let State { movers, ended, lost, .. } = &mut *state;
+        for mover in movers.iter_mut() {
+            let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
+                queues.iter_mut().try_for_each(|queue| queue.flush(entered))
+            };
+            mover.with_driver(flush, ended, lost);
+        }
+    }
+
+    fn cancel_op(&mut self, completion_id: u64) -> Option<CancelledOp> {
+        let mut state = self.hub.lock();
+        let mut queues = state.movers.iter_mut().flat_map(|mover| &mut mover.queues);
+        let cancelled = queues.find_map(|queue| queue.cancel_op(completion_id));
+        // It has passed, or was lost, and the worker has not heard of it yet.
+        let is_told = |state: &State| state.ended.iter().flatten().any(|(id, _)| *id == completion_id);
+        cancelled.or_else(|| is_told(&state).then_some(CancelledOp::LocalPending))
+    }
+
+    fn collect(&mut self, events: &mut dyn LaneEvents) -> usize {
+        let mut state = self.hub.lock();
+        let Some(ended) = state.ended.get_mut(self.peer_index as usize) else { return 0 };
+        let mut passed = 0;
+        for (completion_id, end) in ended.drain(..) {
+            match end {
+                End::Completed(result) => {
+                    events.completed(completion_id, result.map_err(Into::into));
+                    passed += 1;
+                }
+                End::Lost => events.lost(completion_id, Cause::DeviceFailed.into()),
+            }
+        }
+        passed
+    }
+}
+
+impl Drop for HubLane {
+    fn drop(&mut self) {
+        let (begun, mine) = (Instant::now(), self.peer_index);
+        loop {
+            let mut state = self.hub.lock();
+            for queue in state.movers.iter_mut().flat_map(|mover| &mut mover.queues) {
+                while let Some(completion_id) = queue.waiting_of(mine) {
+                    queue.cancel_op(completion_id);
+                }
+            }
+            state.collect();
+            let is_mine = |mover: &Mover| mover.queues.iter().any(|queue| queue.has_given_of(mine));
+            let is_over = !state.movers.iter().any(is_mine);
+            if !is_over && begun.elapsed() < END_WITHIN {
+                state.ask();
+                drop(state);
+                std::thread::sleep(Duration::from_micros(50));
+                continue;
+            }
+            if !is_over {
+                tracing::error!(
+                    "a session has ended under copies of a device, which go on: others of its users hold them up"
+                );
+            }
+            if let Some(ended) = state.ended.get_mut(mine as usize) {
+                ended.clear();
+            }
+            return;
+        }
+    }
+}

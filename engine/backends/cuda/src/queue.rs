@@ -1,0 +1,248 @@
+//! Copies of one device in one direction, in a stream of their own.
+//!
+//! Copies are gathered, and given to the stream in *flushes*. Behind each the stream writes its number into a word of pinned memory, which is
+//! polled. While two flushes are under way more is gathered: each costs a few microseconds, however much is in it.
+
+use std::collections::VecDeque;
+use std::ptr;
+
+use penstock_core::Cause;
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_cuda_sys::Status;
+use penstock_cuda_sys::types::CUstream;
+use penstock_memory::{Memory, Window};
+use penstock_transport::CancelledOp;
+
+use crate::bell::StreamBell;
+use crate::context::CurrentContext;
+use crate::error::{CudaError, check};
+use std::sync::Arc;
+
+/// Copies in one flush: of three directions none has ever a thousand in its stream, where a call of the driver would wait for the stream.
+const FLUSH_COPIES_MAX: usize = 448;
+/// Flushes that a stream has at once. It goes from one to the next by itself.
+const FLUSHES_MAX: u64 = 2;
+/// Copies that wait to be given to the stream.
+const GATHERED_MAX: usize = 4 * FLUSH_COPIES_MAX;
+/// It does not wait for work of the default stream, nor that for its.
+const NON_BLOCKING: u32 = 1;
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToDevice = 0,
+    ToHost = 1,
+    /// From device memory to device memory.
+    Within = 2,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::ToDevice, Self::ToHost, Self::Within];
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copy {
+    pub(crate) to: u64,
+    pub(crate) from: u64,
+    pub(crate) bytes: u64,
+}
+
+/// An operation whose copies have not all passed.
+pub(crate) struct OpenOp {
+    pub(crate) completion_id: u64,
+    pub(crate) peer_index: u32,
+    pub(crate) bytes: u64,
+    copies: usize,
+    /// The flush that its copies are in, once they were given to the stream.
+    flush: u64,
+    failure: Option<Cause>,
+    /// Both memories: they stay until the copies have passed, whoever lets go of them.
+    _memory: [Memory; 2],
+}
+
+/// How an operation has ended.
+pub(crate) type OpResult = Result<u64, Cause>;
+
+pub(crate) struct CopyQueue {
+    way: Way,
+    stream: CUstream,
+    /// Eight bytes of pinned memory.
+    word: Window,
+    /// Those of operations that were not given to the stream, in their order.
+    gathered: VecDeque<Copy>,
+    /// The oldest first.
+    ops: VecDeque<OpenOp>,
+    /// So many of them were given to the stream.
+    given: usize,
+    /// Numbers of the flush that was given last, that has passed last, and behind which the bell rings.
+    flushed: u64,
+    passed: u64,
+    armed: u64,
+}
+
+// SAFETY: any thread may use a stream; this one is used through a lock.
+unsafe impl Send for CopyQueue {}
+
+impl CopyQueue {
+    /// A stream of its own, which writes to this word.
+    pub(crate) fn new(way: Way, word: Window, entered: &CurrentContext<'_>) -> Result<Self, CudaError> {
+        let mut stream = ptr::null_mut();
+        // SAFETY: it writes one handle.
+        let status = unsafe { entered.cuda.driver.cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, 0) };
+        check("cuStreamCreateWithPriority", status)?;
+        let (gathered, ops) = (VecDeque::with_capacity(GATHERED_MAX), VecDeque::with_capacity(GATHERED_MAX));
+        Ok(Self { way, stream, word, gathered, ops, given: 0, flushed: 0, passed: 0, armed: 0 })
+    }
+
+    /// Whether it takes as many copies as one post has.
+    pub(crate) fn has_room(&self) -> bool {
+        self.gathered.len() + SPANS_PER_POST <= GATHERED_MAX
+    }
+
+    /// Whether the stream has not done all that it was given.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.given > 0
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        (completion_id, peer_index): (u64, u32),
+        memory: [Memory; 2],
+        copies: impl Iterator<Item = Copy>,
+    ) {
+        let (before, mut bytes) = (self.gathered.len(), 0);
+        self.gathered.extend(copies.inspect(|copy| bytes += copy.bytes));
+        let copies = self.gathered.len() - before;
+        self.ops.push_back(OpenOp {
+            completion_id,
+            peer_index,
+            bytes,
+            copies,
+            flush: 0,
+            failure: None,
+            _memory: memory,
+        });
+    }
+
+    /// Gives the stream what was gathered, as far as it takes more. An error is the device's.
+    pub(crate) fn flush(&mut self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
+        while self.given < self.ops.len() && self.flushed - self.passed < FLUSHES_MAX {
+            self.flush_once(entered)?;
+        }
+        Ok(())
+    }
+
+    fn flush_once(&mut self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
+        let mut copies = 0;
+        // From here on the operations are the stream's, also if a call fails half-way.
+        self.flushed += 1;
+        while let Some(op) = self.ops.get_mut(self.given).filter(|op| copies + op.copies <= FLUSH_COPIES_MAX) {
+            (copies, op.flush) = (copies + op.copies, self.flushed);
+            self.given += 1;
+            for copy in self.gathered.drain(..op.copies) {
+                if op.failure.is_some() {
+                    continue;
+                }
+                match give(self.way, self.stream, copy, entered) {
+                    // The stream is well, and the copy is not in it.
+                    Err(CudaError::Call { status: Status::INVALID_VALUE, .. }) => op.failure = Some(Cause::MemoryGone),
+                    answer => answer?,
+                }
+            }
+        }
+        // SAFETY: the word is pinned and there for as long as the stream.
+        let status =
+            unsafe { entered.cuda.driver.cuStreamWriteValue64(self.stream, self.word.base_address(), self.flushed, 0) };
+        check("cuStreamWriteValue64", status)
+    }
+
+    /// Passes on operations whose copies have passed. Returns whether there were any.
+    pub(crate) fn collect(&mut self, mut take: impl FnMut(OpenOp, OpResult)) -> bool {
+        if self.given == 0 {
+            return false;
+        }
+        let passed = self.word.load_u64(0).unwrap_or(0).min(self.flushed);
+        if passed <= self.passed {
+            return false;
+        }
+        self.passed = passed;
+        while let Some(op) = self.ops.pop_front_if(|op| op.flush != 0 && op.flush <= passed) {
+            self.given -= 1;
+            let result = op.failure.map_or(Ok(op.bytes), Err);
+            take(op, result);
+        }
+        true
+    }
+
+    /// Has the bell rung when all is done that the stream was given. Returns whether it has anything.
+    pub(crate) fn arm(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<bool, CudaError> {
+        if self.is_busy() && self.armed < self.flushed {
+            bell.ring_behind(self.stream, entered)?;
+            self.armed = self.flushed;
+        }
+        Ok(self.is_busy())
+    }
+
+    /// Asks whether the stream goes on: what is lost writes no words.
+    pub(crate) fn ask(&self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
+        // SAFETY: the stream is there until this is dropped.
+        match unsafe { entered.cuda.driver.cuStreamQuery(self.stream) } {
+            Status::NOT_READY => Ok(()),
+            status => check("cuStreamQuery", status),
+        }
+    }
+
+    /// Takes an operation back that was not given to the stream.
+    pub(crate) fn cancel_op(&mut self, completion_id: u64) -> Option<CancelledOp> {
+        let place = self.ops.iter().position(|op| op.completion_id == completion_id)?;
+        if place < self.given {
+            return Some(CancelledOp::LocalPending);
+        }
+        let first: usize = self.ops.range(self.given..place).map(|op| op.copies).sum();
+        let op = self.ops.remove(place)?;
+        self.gathered.drain(first..first + op.copies);
+        Some(CancelledOp::Quiesced)
+    }
+
+    /// The completion id of an operation of this peer that was not given to the stream.
+    pub(crate) fn waiting_of(&self, peer_index: u32) -> Option<u64> {
+        let mut waiting = self.ops.range(self.given..);
+        waiting.find(|op| op.peer_index == peer_index).map(|op| op.completion_id)
+    }
+
+    /// Whether the stream has anything of this peer.
+    pub(crate) fn has_given_of(&self, peer_index: u32) -> bool {
+        self.ops.range(..self.given).any(|op| op.peer_index == peer_index)
+    }
+
+    /// All operations, since nothing will be done any more: with each whether the stream had it.
+    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = (OpenOp, bool)> + use<> {
+        self.gathered.clear();
+        let given = std::mem::take(&mut self.given);
+        std::mem::take(&mut self.ops).into_iter().enumerate().map(move |(place, op)| (op, place < given))
+    }
+
+    /// Ends the stream, which has nothing to do.
+    pub(crate) fn end(&mut self, entered: &CurrentContext<'_>) {
+        // SAFETY: nobody uses it after this; what was given to it has passed.
+        if let Err(error) = check("cuStreamDestroy", unsafe { entered.cuda.driver.cuStreamDestroy(self.stream) }) {
+            tracing::warn!(%error, "a stream stays");
+        }
+    }
+}
+
+fn give(way: Way, stream: CUstream, copy: Copy, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
+    let (driver, Copy { to, from, bytes }) = (entered.cuda.driver, copy);
+    // SAFETY: both ranges lie in windows whose memory is kept until the copy has passed; host memory among them is pinned.
+    unsafe {
+        match way {
+            Way::ToDevice => {
+                check("cuMemcpyHtoDAsync", driver.cuMemcpyHtoDAsync(to, from as *const _, bytes as usize, stream))
+            }
+            Way::ToHost => {
+                check("cuMemcpyDtoHAsync", driver.cuMemcpyDtoHAsync(to as *mut _, from, bytes as usize, stream))
+            }
+            Way::Within => check("cuMemcpyDtoDAsync", driver.cuMemcpyDtoDAsync(to, from, bytes as usize, stream)),
+        }
+    }
+}

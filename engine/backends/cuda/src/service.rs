@@ -1,0 +1,63 @@
+//! What an engine's lanes are given.
+
+use std::io;
+use std::sync::Arc;
+
+use penstock_core::env::TransportEnv;
+use penstock_core::limits::UNITS_AT_ONCE;
+use penstock_cuda_sys::{Driver as CudaDriver, NotHere};
+use penstock_memory::Memory;
+use penstock_transport::host::EngineSegments;
+use penstock_transport::{DeviceLane, Devices, Driver, ImportError, Pair};
+
+use crate::context::Context;
+use crate::driver::Cuda;
+use crate::error::CudaError;
+use crate::hub::{Hub, HubDriver, HubLane};
+use crate::pinned::pin;
+
+/// The devices of this process, as one engine uses them.
+pub struct CudaDevices {
+    segments: Arc<EngineSegments>,
+    /// One for each worker.
+    hubs: Vec<Arc<Hub>>,
+}
+
+impl CudaDevices {
+    /// Opens the driver, and does not start it: that is for the first who needs a device.
+    pub fn open(env: &Arc<dyn TransportEnv>, segments: &Arc<EngineSegments>) -> Result<io::Result<Self>, NotHere> {
+        CudaDriver::open()?;
+        let hubs = (0..segments.workers()).map(|_| Hub::new(Arc::clone(env)).map(Arc::new));
+        let hubs = hubs.collect::<io::Result<Vec<_>>>();
+        Ok(hubs.map(|hubs| Self { segments: Arc::clone(segments), hubs }))
+    }
+
+    fn prepare(&self, local: &Memory, remote: &Memory) -> Result<(), CudaError> {
+        let cuda = Cuda::start()?;
+        let mut first = None;
+        for device in [local.device(), remote.device()].into_iter().flatten() {
+            let context = Context::of(cuda, device)?;
+            self.hubs.iter().try_for_each(|hub| hub.prepare(&context))?;
+            first.get_or_insert(context);
+        }
+        let windows = [local.host(), remote.host()].into_iter().flatten();
+        first.map_or(Ok(()), |context| windows.into_iter().try_for_each(|window| pin(&context, window)))
+    }
+}
+
+impl Devices for CudaDevices {
+    fn pair(&self, local: &Memory, remote: &Memory) -> Result<Pair, ImportError> {
+        self.prepare(local, remote).map_err(|error| ImportError::NoPath(error.to_string()))?;
+        // One worker gives a device copies as fast as all of them, and a notification waits for words.
+        Ok(Pair { is_synchronous: false, is_ordered: false, splits: false, units_at_once: UNITS_AT_ONCE })
+    }
+
+    fn lane(&self, worker: usize, peer_index: u32) -> Box<dyn DeviceLane> {
+        Box::new(HubLane { hub: Arc::clone(&self.hubs[worker]), peer_index })
+    }
+
+    fn driver(&self, worker: usize) -> io::Result<Box<dyn Driver>> {
+        let ready = self.segments.mailbox.view().ready(worker);
+        Ok(Box::new(HubDriver { hub: Arc::clone(&self.hubs[worker]), ready }))
+    }
+}

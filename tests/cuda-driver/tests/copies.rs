@@ -1,0 +1,348 @@
+//! Engines that move device memory, on the stand-in.
+//!
+//! Each test runs in a process of its own, since a driver is opened and started once: this program again, told which test.
+
+mod card;
+mod engines;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use penstock::device::CudaError;
+use penstock::{Cause, NoteId, Plan, PlanError, PoolSpec, RegionError, Rights, Span, Stage, Submit};
+
+use self::card::{Buffer, Card};
+use self::engines::{PATIENCE, Pair, pattern};
+
+/// Tells this program, started again, that it is the process of the test.
+const ASKED: &str = "PENSTOCK_CUDA_TEST";
+const MIB: u64 = 1 << 20;
+
+/// Runs the rest of a test in a process of its own, where the stand-in is the driver: true there.
+fn on_stand_in(test: &str, plan: &str) -> bool {
+    if std::env::var(ASKED).is_ok_and(|asked| asked == test) {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let library = program.parent().unwrap().join("libpenstock_cuda_driver.so");
+    assert!(library.exists(), "{} was built", library.display());
+    let mut command = Command::new(&program);
+    command.args([test, "--exact", "--nocapture"]).env(ASKED, test).env("PENSTOCK_CUDA_STAND_IN", plan);
+    let ran = command.env(penstock::device::PATH_VARIABLE, library).output().unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&ran.stderr));
+    false
+}
+
+#[test]
+fn stand_in_moves_bytes_between_all_kinds_of_memory() {
+    if !on_stand_in("stand_in_moves_bytes_between_all_kinds_of_memory", "seed=11") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let near = pair.near.pool(PoolSpec::host(8 * MIB).block(4096).label("host")).unwrap();
+    let far = pair.far.pool(PoolSpec::host(8 * MIB).block(4096).label("host")).unwrap();
+    let (here, there) = (Buffer::new(8 * MIB), Buffer::new(8 * MIB));
+    let near_device = here.register(&pair.near, "device");
+    there.register(&pair.far, "device");
+    let seen = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
+    assert_eq!(seen("device").access_path(), "device");
+    // Blocks in an order that is not theirs, odd lengths among them.
+    let spans: Vec<Span> =
+        (0..700).map(|at| Span { local: at * 6000 + 7, remote: (699 - at) * 6000 + 13, len: 1 + at * 8 }).collect();
+    let locals = [(&*near, None), (&near_device, Some(&here))];
+    for (remote, buffer) in [("host", None), ("device", Some(&there))] {
+        for (local, own) in &locals {
+            for is_write in [true, false] {
+                if own.is_none() && buffer.is_none() {
+                    continue;
+                }
+                let put = |buffer: Option<&Buffer>, window: &penstock::Window, seed| match buffer {
+                    Some(buffer) => buffer.write(&pattern(8 * MIB, seed)),
+                    None => window.write_from(0, &pattern(8 * MIB, seed)).unwrap(),
+                };
+                put(*own, near.window(), 1);
+                put(buffer, far.window(), 2);
+                let region = seen(remote);
+                let plan = if is_write { Plan::write(local, &region) } else { Plan::read(local, &region) };
+                let plan = plan.extents(&spans).build().unwrap();
+                let moved = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+                assert_eq!(moved.bytes, spans.iter().map(|span| span.len).sum::<u64>());
+                let get = |buffer: Option<&Buffer>, window: &penstock::Window| match buffer {
+                    Some(buffer) => buffer.read(),
+                    None => {
+                        let mut bytes = vec![0; 8 << 20];
+                        window.read_into(0, &mut bytes).unwrap();
+                        bytes
+                    }
+                };
+                let (mut near_bytes, mut far_bytes) = (pattern(8 * MIB, 1), pattern(8 * MIB, 2));
+                for span in &spans {
+                    let (near, far) = (span.local as usize.., span.remote as usize..);
+                    let (near, far) =
+                        (near.start..near.start + span.len as usize, far.start..far.start + span.len as usize);
+                    match is_write {
+                        true => far_bytes[far].copy_from_slice(&near_bytes[near]),
+                        false => near_bytes[near].copy_from_slice(&far_bytes[far]),
+                    }
+                }
+                let case = format!("{} to {remote}, write: {is_write}", local.label());
+                assert!(get(*own, near.window()) == near_bytes, "{case}: the near side");
+                assert!(get(buffer, far.window()) == far_bytes, "{case}: the far side");
+            }
+        }
+    }
+}
+
+#[test]
+fn stand_in_tells_of_arrival_when_the_bytes_are_there() {
+    if !on_stand_in("stand_in_tells_of_arrival_when_the_bytes_are_there", "seed=3") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let pool = pair.far.pool(PoolSpec::host(MIB).block(4096).label("host")).unwrap();
+    let counter = pool.counter("arrived").unwrap();
+    let device = Buffer::new(MIB);
+    let local = device.register(&pair.near, "device");
+    let (region, remote) =
+        (pair.peer.wait_region("host", PATIENCE).unwrap(), pair.peer.wait_counter("arrived", PATIENCE).unwrap());
+    let plan = Plan::write(&local, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+    for round in 1..=50_u64 {
+        device.write(&pattern(MIB, round));
+        let transfer =
+            pair.peer.submit(&plan, Submit::new().count(remote).notify(NoteId(u128::from(round)), b"k")).unwrap();
+        assert!(counter.wait(round, PATIENCE));
+        let mut bytes = vec![0; 1 << 20];
+        pool.window().read_into(0, &mut bytes).unwrap();
+        assert!(bytes == pattern(MIB, round), "round {round}: bytes come before what tells of them");
+        transfer.wait().unwrap();
+    }
+}
+
+#[test]
+fn stand_in_wakes_a_worker_that_sleeps() {
+    if !on_stand_in("stand_in_wakes_a_worker_that_sleeps", "") {
+        return;
+    }
+    let mut pair = Pair::start(|mut config| {
+        config.workers.spin_us = 0;
+        config
+    });
+    let (here, there) = (Buffer::new(MIB), Buffer::new(MIB));
+    let local = here.register(&pair.near, "device");
+    there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let plan = Plan::write(&local, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+    pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap();
+    let card = Card::of_this_process();
+    card.hold();
+    let transfer = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+    let (before, asleep) = (pair.near.statistics().sleeps, Duration::from_millis(100));
+    std::thread::sleep(asleep);
+    let slept = pair.near.statistics().sleeps - before;
+    assert!((5..60).contains(&slept), "{slept} sleeps in {asleep:?}: it sleeps, and looks every few milliseconds");
+    assert!(transfer.poll().is_none());
+    card.go_on();
+    transfer.wait().unwrap();
+    pair.close();
+}
+
+#[test]
+fn stand_in_copies_of_a_cancelled_transfer_hold_its_memory() {
+    if !on_stand_in("stand_in_copies_of_a_cancelled_transfer_hold_its_memory", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let pool = pair.near.pool(PoolSpec::host(4 * MIB).block(4096).label("host")).unwrap();
+    let there = Buffer::new(4 * MIB);
+    let far = there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let all = [Span { local: 0, remote: 0, len: 4 * MIB }];
+    let plan = Plan::read(&pool, &region).extents(&all).build().unwrap();
+    let card = Card::of_this_process();
+    card.hold();
+    let transfer = pair.peer.submit(&plan, Submit::new().within(Duration::from_millis(80))).unwrap();
+    let fault = transfer.wait().unwrap_err();
+    assert_eq!((fault.cause, fault.stage), (Cause::DeadlineExceeded, Stage::Move));
+    // Of both sides: the card may still write the one and read the other.
+    let near = pool.revoke(&[(0, 4 * MIB)], Duration::from_millis(50)).unwrap();
+    assert!(!near.is_quiesced(), "{near:?}");
+    let remote = far.revoke(&[(0, 4 * MIB)], Duration::from_millis(50)).unwrap();
+    assert!(!remote.is_quiesced(), "{remote:?}");
+    card.go_on();
+    let end = Instant::now() + PATIENCE;
+    while !pool.revoke(&[(0, 4 * MIB)], Duration::from_millis(50)).unwrap().is_quiesced() {
+        assert!(Instant::now() < end, "it is quiesced once the copies have passed");
+    }
+    assert!(far.revoke(&[(0, 4 * MIB)], PATIENCE).unwrap().is_quiesced());
+}
+
+#[test]
+fn stand_in_a_lost_card_ends_all_within_its_deadline() {
+    if !on_stand_in("stand_in_a_lost_card_ends_all_within_its_deadline", "") {
+        return;
+    }
+    let pair = Pair::start(|mut config| {
+        config.workers.spin_us = 0;
+        config
+    });
+    let host = pair.near.pool(PoolSpec::host(MIB).block(4096).label("near")).unwrap();
+    pair.far.pool(PoolSpec::host(MIB).block(4096).label("host")).unwrap();
+    let there = Buffer::new(MIB);
+    let far = there.register(&pair.far, "device");
+    let device = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let all = [Span { local: 0, remote: 0, len: MIB }];
+    let plan = Plan::write(&host, &device).extents(&all).build().unwrap();
+    pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap();
+    let card = Card::of_this_process();
+    card.hold();
+    let transfers: Vec<_> = (0..4).map(|_| pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(30));
+    let begun = Instant::now();
+    card.lose();
+    for transfer in transfers {
+        assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeviceFailed);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "they end when it is known, not at their deadline");
+    let refused = pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap_err();
+    assert_eq!(refused.cause, Cause::DeviceFailed);
+    // Nobody knows what the card still does with it.
+    assert!(!far.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced());
+    // What has nothing to do with the card goes on.
+    let region = pair.peer.wait_region("host", PATIENCE).unwrap();
+    let plan = Plan::write(&host, &region).extents(&all).build().unwrap();
+    assert_eq!(pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, MIB);
+}
+
+#[test]
+fn stand_in_refuses_what_is_no_device_memory() {
+    if !on_stand_in("stand_in_refuses_what_is_no_device_memory", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let pool = pair.near.pool(PoolSpec::host(MIB).label("host")).unwrap();
+    let buffer = Buffer::new(MIB);
+    // SAFETY: each is refused.
+    let adopt = |address, bytes| unsafe { penstock::device::adopt(address, bytes) }.unwrap_err();
+    assert_eq!(adopt(pool.base(), 4096), CudaError::Unknown { address: pool.base() });
+    assert!(matches!(adopt(buffer.address(), MIB * 3), CudaError::Beyond { .. }));
+    assert_eq!(adopt(buffer.address() + MIB - 8, 9).to_string().split(' ').next(), Some("9"));
+    assert!(matches!(adopt(buffer.address(), u64::MAX), CudaError::Beyond { .. }));
+    assert_eq!(adopt(0, 8), CudaError::Unknown { address: 0 });
+    let address = buffer.address();
+    drop(buffer);
+    assert_eq!(adopt(address, 8), CudaError::Unknown { address }, "it was freed");
+    // Once devices have copied to and from a pool, the driver knows it.
+    let there = Buffer::new(MIB);
+    there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    Plan::write(&pool, &region).extents(&[Span { local: 0, remote: 0, len: 8 }]).build().unwrap();
+    assert_eq!(adopt(pool.base(), 4096), CudaError::HostMemory { address: pool.base() });
+}
+
+#[test]
+fn stand_in_host_memory_that_is_no_pool_is_refused_with_the_mend() {
+    if !on_stand_in("stand_in_host_memory_that_is_no_pool_is_refused_with_the_mend", "pinned=65536") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let there = Buffer::new(MIB);
+    there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let own = penstock::HostMemory::from_vec(vec![0; 4096]).unwrap();
+    let own = pair.near.register(own, "own", Rights::READ_WRITE).unwrap();
+    let spans = [Span { local: 0, remote: 0, len: 4096 }];
+    let refused = Plan::write(&own, &region).extents(&spans).build().err().unwrap();
+    assert!(matches!(refused, PlanError::Region(RegionError::Import { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("make it with `Engine::pool`"), "{refused}");
+    let large = pair.near.pool(PoolSpec::host(MIB).label("large")).unwrap();
+    let refused = Plan::write(&large, &region).extents(&spans).build().err().unwrap();
+    let words = "bytes of pinned memory cannot be had (CUDA error 2, out of memory): make pools smaller";
+    assert!(refused.to_string().contains(words), "{refused}");
+    let small = pair.near.pool(PoolSpec::host(4096).label("small")).unwrap();
+    let plan = Plan::write(&small, &region).extents(&spans).build().unwrap();
+    assert_eq!(pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
+}
+
+#[test]
+fn stand_in_memory_that_was_freed_under_its_registration_ends_its_transfers_only() {
+    if !on_stand_in("stand_in_memory_that_was_freed_under_its_registration_ends_its_transfers_only", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let (here, gone, stays) = (Buffer::new(MIB), Buffer::new(MIB), Buffer::new(MIB));
+    let local = here.register(&pair.near, "near");
+    gone.register(&pair.far, "gone");
+    stays.register(&pair.far, "stays");
+    let spans = [Span { local: 0, remote: 0, len: 4096 }];
+    let plan = |label| {
+        let region = pair.peer.wait_region(label, PATIENCE).unwrap();
+        Plan::write(&local, &region).extents(&spans).build().unwrap()
+    };
+    let (broken, good) = (plan("gone"), plan("stays"));
+    drop(gone);
+    for _ in 0..3 {
+        let fault = pair.peer.submit(&broken, Submit::new()).unwrap().wait().unwrap_err();
+        assert_eq!(fault.cause, Cause::MemoryGone);
+        assert_eq!(pair.peer.submit(&good, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
+    }
+}
+
+#[test]
+fn stand_in_a_renewed_pool_is_copied_from_where_it_is_now() {
+    if !on_stand_in("stand_in_a_renewed_pool_is_copied_from_where_it_is_now", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let memory = pair.near.pool(PoolSpec::host(MIB).block(4096).label("host")).unwrap();
+    let there = Buffer::new(MIB);
+    there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let all = [Span { local: 0, remote: 0, len: MIB }];
+    let plan = Plan::write(&memory, &region).extents(&all).build().unwrap();
+    pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap();
+    // The pages only: what a renewal does about peers has tests of its own.
+    memory.memory().renew(&[(64 << 10, 128 << 10)]).unwrap();
+    memory.window().write_from(0, &pattern(MIB, 5)).unwrap();
+    pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap();
+    assert!(there.read() == pattern(MIB, 5), "the device reads the pages that are there now");
+}
+
+#[test]
+fn stand_in_engines_that_come_and_go_leave_nothing_pinned_and_no_context_current() {
+    if !on_stand_in("stand_in_engines_that_come_and_go_leave_nothing_pinned_and_no_context_current", "pinned=4194304") {
+        return;
+    }
+    let there = Buffer::new(MIB);
+    for _ in 0..10 {
+        let mut pair = Pair::start(|config| config);
+        let pool = pair.near.pool(PoolSpec::host(MIB).label("host")).unwrap();
+        there.register(&pair.far, "device");
+        let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+        let plan = Plan::write(&pool, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+        pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap();
+        assert!(!card::has_context(), "a plan leaves the caller's context alone");
+        drop((plan, region, pool));
+        pair.close();
+    }
+}
+
+#[test]
+fn stand_in_an_inline_engine_moves_device_memory_and_is_woken() {
+    if !on_stand_in("stand_in_an_inline_engine_moves_device_memory_and_is_woken", "") {
+        return;
+    }
+    let pair = Pair::start_inline();
+    let (here, there) = (Buffer::new(MIB), Buffer::new(MIB));
+    let local = here.register(&pair.near, "near");
+    there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let plan = Plan::write(&local, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+    for seed in 0..20 {
+        here.write(&pattern(MIB, seed));
+        let transfer = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+        engines::sleep_until(&pair.near, || transfer.poll().is_some());
+        transfer.wait().unwrap();
+        assert!(there.read() == pattern(MIB, seed));
+    }
+}

@@ -1,0 +1,74 @@
+//! Two engines of this process that know each other.
+
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use penstock::config::Progress;
+use penstock::{Armed, Config, Engine, Peer, SystemEnv};
+
+/// Longer than anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Pair {
+    pub(crate) near: Engine<SystemEnv>,
+    pub(crate) far: Engine<SystemEnv>,
+    pub(crate) peer: Peer<SystemEnv>,
+    folder: PathBuf,
+}
+
+impl Pair {
+    pub(crate) fn start(configured: impl Fn(Config) -> Config) -> Self {
+        let folder = std::env::temp_dir().join(format!("penstock-copies-{}", std::process::id()));
+        let engine = |name: &str| Engine::start(configured(Config::default().named(name).directory(&folder))).unwrap();
+        let (near, far) = (engine("near"), engine("far"));
+        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
+        assert_eq!(peer.transport(), "local");
+        Self { near, far, peer, folder }
+    }
+
+    /// The near one works in its own calls only.
+    pub(crate) fn start_inline() -> Self {
+        let folder = std::env::temp_dir().join(format!("penstock-copies-{}", std::process::id()));
+        let config = |name: &str| Config::default().named(name).directory(&folder);
+        let far = Engine::start(config("far")).unwrap();
+        let mut inline = config("near");
+        inline.workers.progress = Progress::Inline;
+        let near = Engine::start(inline).unwrap();
+        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
+        Self { near, far, peer, folder }
+    }
+
+    pub(crate) fn close(&mut self) {
+        assert!(self.near.close(PATIENCE).is_empty());
+        assert!(self.far.close(PATIENCE).is_empty());
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Bytes that tell where they are and which round it was.
+pub(crate) fn pattern(bytes: u64, seed: u64) -> Vec<u8> {
+    (0..bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16) ^ seed.wrapping_mul(31)) as u8).collect()
+}
+
+/// Lets an inline engine work, and sleeps on its descriptor in between.
+pub(crate) fn sleep_until(engine: &Engine<SystemEnv>, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        engine.progress().unwrap();
+        if is_so() {
+            return;
+        }
+        assert!(Instant::now() < end, "nobody has woken it");
+        if engine.arm().unwrap() == Armed::Armed {
+            let mut ready = libc::pollfd { fd: engine.event_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: it reads and writes one structure.
+            unsafe { libc::poll(&raw mut ready, 1, 20_000) };
+        }
+    }
+}
