@@ -250,6 +250,46 @@ functions! {
         3020 fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     }
     optional {
+        10020 fn cuMemGetAllocationGranularity(
+            bytes: *mut usize,
+            properties: *const CUmemAllocationProp,
+            option: CUmemAllocationGranularity_flags,
+        );
+        10020 fn cuMemCreate(
+            handle: *mut CUmemGenericAllocationHandle,
+            bytes: usize,
+            properties: *const CUmemAllocationProp,
+            flags: u64,
+        );
+        10020 fn cuMemRelease(handle: CUmemGenericAllocationHandle);
+        10020 fn cuMemAddressReserve(
+            address: *mut CUdeviceptr,
+            bytes: usize,
+            alignment: usize,
+            hint: CUdeviceptr,
+            flags: u64,
+        );
+        10020 fn cuMemAddressFree(address: CUdeviceptr, bytes: usize);
+        10020 fn cuMemMap(
+            address: CUdeviceptr,
+            bytes: usize,
+            offset: usize,
+            handle: CUmemGenericAllocationHandle,
+            flags: u64,
+        );
+        10020 fn cuMemUnmap(address: CUdeviceptr, bytes: usize);
+        10020 fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, accesses: *const CUmemAccessDesc, count: usize);
+        10020 fn cuMemExportToShareableHandle(
+            shareable: *mut c_void,
+            handle: CUmemGenericAllocationHandle,
+            kind: CUmemAllocationHandleType,
+            flags: u64,
+        );
+        10020 fn cuMemImportFromShareableHandle(
+            handle: *mut CUmemGenericAllocationHandle,
+            shareable: *mut c_void,
+            kind: CUmemAllocationHandleType,
+        );
         12080 fn cuMemcpyBatchAsync(
             destinations: *mut CUdeviceptr,
             sources: *mut CUdeviceptr,

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::plan::plan;
 use crate::protocol::{EVENTS_MAX, Kind, Mapping, Message, Progress, STREAMS_MAX, memory_file};
@@ -16,33 +18,72 @@ use crate::status;
 /// Messages of one stream that may wait: the call blocks then, until the stream moves.
 const DEPTH_MAX: u64 = 1021;
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+/// A card that has not heard for so long is none any more.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Device memory, or host memory that the card may reach.
 pub(crate) struct Range {
     pub(crate) bytes: u64,
     /// Grows with each, whatever its address.
     pub(crate) id: u64,
+    /// Of device memory the number of its file.
+    pub(crate) number: u64,
+    /// Of a mapping of memory that was made by itself.
+    pub(crate) vmm: Option<Vmm>,
+}
+
+/// What is known of a mapping.
+pub(crate) struct Vmm {
+    /// 0: none yet, 1: may be read, 3: written too.
+    pub(crate) rights: u32,
+    pub(crate) exports: bool,
+    pub(crate) gpudirect: bool,
+}
+
+/// Memory that was made or imported by itself.
+pub(crate) struct Handle {
+    pub(crate) file: OwnedFd,
+    /// The number of that file.
+    pub(crate) number: u64,
+    pub(crate) bytes: u64,
+    pub(crate) exports: bool,
+    pub(crate) gpudirect: bool,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) device: BTreeMap<u64, Range>,
     pub(crate) host: BTreeMap<u64, Range>,
+    /// Addresses that may be mapped: base and bytes.
+    pub(crate) reserved: BTreeMap<u64, u64>,
+    pub(crate) handles: BTreeMap<u64, Handle>,
     /// Of each stream that there is how many messages it was given.
     pub(crate) streams: BTreeMap<u32, u64>,
     /// Of each event that there is how often it was recorded.
     pub(crate) events: BTreeMap<u64, u64>,
     last_id: u64,
+    last_handle: u64,
 }
 
 pub(crate) struct Client {
     socket: OwnedFd,
     progress: Mapping,
     state: Mutex<State>,
+    /// So many messages the card was sent.
+    told: AtomicU64,
 }
 
-/// The card of this process, started at the first call.
+/// The card of this process, started at the first call. A failure is the answer to all calls after it.
 pub(crate) fn client() -> Result<&'static Client, u32> {
+    let client = client_of_failed()?;
+    match client.failure() {
+        0 => Ok(client),
+        failure => Err(failure),
+    }
+}
+
+/// The same for calls that go on after a failure.
+pub(crate) fn client_of_failed() -> Result<&'static Client, u32> {
     static CLIENT: OnceLock<Option<Client>> = OnceLock::new();
     CLIENT.get_or_init(|| Client::start().ok()).as_ref().ok_or(status::UNKNOWN)
 }
@@ -83,7 +124,7 @@ impl Client {
         Message { kind: Kind::Pin, stream: 0, numbers }.send(socket.as_fd(), Some(file.as_fd()))?;
         let heard = socket.try_clone()?;
         std::thread::Builder::new().name("cuda-call".to_owned()).spawn(move || call_functions(&heard))?;
-        Ok(Self { socket, progress, state: Mutex::default() })
+        Ok(Self { socket, progress, state: Mutex::default(), told: AtomicU64::new(0) })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -95,30 +136,58 @@ impl Client {
         unsafe { &*self.progress.as_ptr().cast::<Progress>() }
     }
 
-    pub(crate) fn is_lost(&self) -> bool {
-        self.progress().is_lost.load(Ordering::Acquire) != 0
+    /// What everything is answered with from now on; 0: nothing has failed.
+    pub(crate) fn failure(&self) -> u32 {
+        self.progress().failure.load(Ordering::Acquire)
     }
 
-    /// The card is lost from now on, and this process knows it before anything else is asked of it.
-    pub(crate) fn lose(&self) {
-        let message = Message { kind: Kind::Lose, stream: 0, numbers: [0; 4] };
-        if self.send(message, None).is_ok() {
-            while !self.is_lost() {
-                std::thread::sleep(LOOK_EVERY);
-            }
+    /// The card does nothing from now on, and this process knows it before anything else is asked of it.
+    pub(crate) fn fail(&self, status: u32) {
+        if self.tell(Kind::Fail, [u64::from(status), 0, 0, 0], None).is_ok() {
+            let _ = self.wait_until_heard();
         }
     }
 
-    pub(crate) fn send(&self, message: Message, file: Option<&OwnedFd>) -> Result<(), u32> {
+    fn send(&self, message: Message, file: Option<&OwnedFd>) -> Result<(), u32> {
+        self.told.fetch_add(1, Ordering::Relaxed);
         message.send(self.socket.as_fd(), file.map(AsFd::as_fd)).map_err(|_| status::UNKNOWN)
+    }
+
+    /// Tells the card something that concerns no stream.
+    pub(crate) fn tell(&self, kind: Kind, numbers: [u64; 4], file: Option<&OwnedFd>) -> Result<(), u32> {
+        self.send(Message { kind, stream: 0, numbers }, file)
+    }
+
+    /// Gives the card a handle of the memory of a file. Answers with its number and length.
+    pub(crate) fn tell_memory(&self, file: &OwnedFd) -> Result<(u64, u64), u32> {
+        let of = file.try_clone().and_then(|file| File::from(file).metadata()).map_err(|_| status::UNKNOWN)?;
+        self.tell(Kind::Memory, [of.ino(), of.len(), 0, 0], Some(file))?;
+        Ok((of.ino(), of.len()))
+    }
+
+    fn wait_until_heard(&self) -> Result<(), u32> {
+        let (told, end) = (self.told.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        while self.progress().heard.load(Ordering::Acquire) < told {
+            if Instant::now() > end {
+                return Err(status::UNKNOWN);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Bytes of device memory that there is, as the card has it.
+    pub(crate) fn held(&self) -> Result<u64, u32> {
+        self.wait_until_heard()?;
+        Ok(self.progress().held.load(Ordering::Acquire))
     }
 
     /// Gives a stream something to do. Blocks while it has as much as it may.
     pub(crate) fn queue(&self, stream: u32, kind: Kind, numbers: [u64; 4]) -> Result<(), u32> {
         let mut state = self.lock();
         let given = loop {
-            if self.is_lost() {
-                return Err(status::ECC_UNCORRECTABLE);
+            if self.failure() != 0 {
+                return Err(self.failure());
             }
             let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
             if given - self.progress().done[stream as usize].load(Ordering::Acquire) < DEPTH_MAX {
@@ -151,6 +220,36 @@ impl State {
     pub(crate) fn fresh_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    pub(crate) fn add_handle(&mut self, handle: Handle) -> u64 {
+        self.last_handle += 1;
+        self.handles.insert(self.last_handle, handle);
+        self.last_handle
+    }
+
+    /// The reservation that an address is in: base and bytes.
+    pub(crate) fn reservation(&self, address: u64) -> Option<(u64, u64)> {
+        let (&base, &bytes) = self.reserved.range(..=address).next_back()?;
+        (address < base + bytes).then_some((base, bytes))
+    }
+
+    /// Whether all of these bytes are device memory to which the card has these rights. Mappings may lie behind each other.
+    pub(crate) fn is_device(&self, address: u64, bytes: u64, rights: u32) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let mut at = address;
+        while at < end {
+            let Some((base, range)) = Self::find(&self.device, at, 1) else { return false };
+            let is_right = match &range.vmm {
+                Some(vmm) => vmm.rights & rights == rights,
+                None => at == address && end <= base + range.bytes,
+            };
+            if !is_right {
+                return false;
+            }
+            at = base + range.bytes;
+        }
+        true
     }
 
     /// The range that has all of these bytes, with its base.

@@ -9,8 +9,8 @@ use crate::card::client;
 use crate::start::{answer, device};
 use crate::status;
 
-/// What stands for the primary context of a device.
-const BASE: usize = 0x7000;
+/// What stands for the primary context of the first device; those of others come behind.
+pub(crate) const PRIMARY: usize = 0x7000;
 /// How often that of the first device is held.
 static HELD: AtomicI64 = AtomicI64::new(0);
 
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(place: *mut *mut c_void
     let retained = device(number).and_then(|number| {
         client()?;
         HELD.fetch_add(1, Ordering::Relaxed);
-        Ok((BASE + number as usize) as *mut c_void)
+        Ok((PRIMARY + number as usize) as *mut c_void)
     });
     // SAFETY: as above.
     unsafe { answer(place, retained) }

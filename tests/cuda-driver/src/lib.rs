@@ -6,7 +6,8 @@
 //! - [`plan`]: what it pretends to be, and what is to go wrong, from the environment
 //! - [`table`]: its functions by name and version
 //! - [`start`]: starting, and devices; [`context`]: contexts, and what a thread has current
-//! - [`memory`]: device memory, and host memory that the card may reach; [`stream`]: what is to be done with it
+//! - [`memory`]: device memory, and host memory that the card may reach; [`vmm`]: device memory that is made, mapped and passed on by itself
+//! - [`stream`]: what is to be done with it
 //! - [`card`]: the process that does it (`bin/penstock-cuda-card`), so that it goes on while this one is stopped; [`protocol`]: what is said between
 
 mod card;
@@ -17,6 +18,7 @@ pub mod protocol;
 mod start;
 mod stream;
 mod table;
+mod vmm;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -36,6 +38,8 @@ pub(crate) mod status {
     pub(crate) const CONTEXT_IS_DESTROYED: u32 = 709;
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: u32 = 713;
+    pub(crate) const NOT_PERMITTED: u32 = 800;
+    pub(crate) const NOT_SUPPORTED: u32 = 801;
     pub(crate) const UNKNOWN: u32 = 999;
 }
 
@@ -44,7 +48,7 @@ pub(crate) mod status {
 #[unsafe(no_mangle)]
 pub extern "C" fn penstock_cuda_stand_in_lose() {
     if let Ok(client) = card::client() {
-        client.lose();
+        client.fail(status::ECC_UNCORRECTABLE);
     }
 }
 

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
-use crate::card::{Client, Range, State, client};
-use crate::context::check_current;
+use crate::card::{Client, Range, State, client, client_of_failed};
+use crate::context::{PRIMARY, check_current};
 use crate::plan::plan;
-use crate::protocol::{Kind, Message, memory_file};
+use crate::protocol::{Kind, memory_file};
 use crate::start::{BYTES, answer, check_started, run};
 use crate::status;
 
 /// The least that memory is made of.
-const GRANULARITY: u64 = 2 << 20;
+pub(crate) const GRANULARITY: u64 = 2 << 20;
 
 /// # Safety
 /// The place is one for an address.
@@ -28,25 +28,48 @@ fn allocate(bytes: u64) -> Result<u64, u32> {
     let client = client()?;
     let whole = bytes.checked_next_multiple_of(GRANULARITY).filter(|&whole| whole > 0).ok_or(status::INVALID_VALUE)?;
     let mut state = client.lock();
-    let used: u64 = state.device.values().map(|range| range.bytes.next_multiple_of(GRANULARITY)).sum();
-    if used + whole > plan().bytes.min(BYTES as u64) {
-        return Err(status::OUT_OF_MEMORY);
-    }
-    let file = memory_file(whole as usize).map_err(|_| status::OUT_OF_MEMORY)?;
-    let address = reserve(&file, whole)?;
-    client.send(Message { kind: Kind::Memory, stream: 0, numbers: [address, whole, 0, 0] }, Some(&file))?;
+    let (_, number) = make(client, whole)?;
+    let address = reserve(whole, GRANULARITY)?;
+    client.tell(Kind::Map, [address, number, 0, 0], None)?;
     let id = state.fresh_id();
-    state.device.insert(address, Range { bytes, id });
+    state.device.insert(address, Range { bytes, id, number, vmm: None });
     Ok(address)
 }
 
-/// An address that nobody else has, and at which a processor may do nothing.
-fn reserve(file: &OwnedFd, bytes: u64) -> Result<u64, u32> {
+/// Bytes that a device has.
+pub(crate) fn total() -> u64 {
+    plan().bytes.min(BYTES as u64)
+}
+
+/// Makes memory: its file, and the number of that. The caller holds the lock, so that others do not make as much at once.
+pub(crate) fn make(client: &Client, bytes: u64) -> Result<(OwnedFd, u64), u32> {
+    if client.held()?.checked_add(bytes).is_none_or(|held| held > total()) {
+        return Err(status::OUT_OF_MEMORY);
+    }
+    let file = memory_file(bytes as usize).map_err(|_| status::OUT_OF_MEMORY)?;
+    let (number, _) = client.tell_memory(&file)?;
+    Ok((file, number))
+}
+
+/// Addresses that nobody else has, and at which a processor may do nothing. The alignment is a power of two.
+pub(crate) fn reserve(bytes: u64, alignment: u64) -> Result<u64, u32> {
+    let all = bytes.checked_add(alignment).ok_or(status::OUT_OF_MEMORY)?;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh mapping at a place of the kernel's choice.
-    let place = unsafe {
-        libc::mmap(std::ptr::null_mut(), bytes as usize, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    if place == libc::MAP_FAILED { Err(status::OUT_OF_MEMORY) } else { Ok(place as u64) }
+    let place = unsafe { libc::mmap(std::ptr::null_mut(), all as usize, libc::PROT_NONE, kind, -1, 0) };
+    if place == libc::MAP_FAILED {
+        return Err(status::OUT_OF_MEMORY);
+    }
+    let address = (place as u64).next_multiple_of(alignment);
+    release_addresses(place as u64, address - place as u64);
+    release_addresses(address + bytes, place as u64 + all - (address + bytes));
+    Ok(address)
+}
+
+/// Gives back addresses that were reserved, or a part of them.
+pub(crate) fn release_addresses(address: u64, bytes: u64) {
+    // SAFETY: they are of a reservation, and of no length they are none, which is refused.
+    unsafe { libc::munmap(address as *mut c_void, bytes as usize) };
 }
 
 /// Waits until no stream has anything to do, as a free does.
@@ -54,7 +77,7 @@ fn wait_for_all(client: &Client) {
     let is_busy = || {
         let state = client.lock();
         let done = |stream: u32| client.progress().done[stream as usize].load(std::sync::atomic::Ordering::Acquire);
-        !client.is_lost() && state.streams.iter().any(|(&stream, &given)| done(stream) < given)
+        client.failure() == 0 && state.streams.iter().any(|(&stream, &given)| done(stream) < given)
     };
     while is_busy() {
         std::thread::sleep(std::time::Duration::from_micros(50));
@@ -66,14 +89,15 @@ fn wait_for_all(client: &Client) {
 pub(crate) unsafe extern "C" fn cuMemFree(address: u64) -> u32 {
     run(|| {
         let client = client()?;
-        if !client.lock().device.contains_key(&address) {
+        if client.lock().device.get(&address).is_none_or(|range| range.vmm.is_some()) {
             return Err(status::INVALID_VALUE);
         }
         wait_for_all(client);
         let range = client.lock().device.remove(&address).ok_or(status::INVALID_VALUE)?;
-        // SAFETY: it was mapped by `reserve`.
-        unsafe { libc::munmap(address as *mut c_void, range.bytes.next_multiple_of(GRANULARITY) as usize) };
-        client.send(Message { kind: Kind::Free, stream: 0, numbers: [address, 0, 0, 0] }, None)
+        client.tell(Kind::Unmap, [address, 0, 0, 0], None)?;
+        client.tell(Kind::Free, [range.number, 0, 0, 0], None)?;
+        release_addresses(address, range.bytes.next_multiple_of(GRANULARITY));
+        Ok(())
     })
 }
 
@@ -84,7 +108,9 @@ pub(crate) unsafe extern "C" fn cuMemGetAddressRange(base: *mut u64, bytes: *mut
         let state = client()?.lock();
         let find =
             |ranges: &BTreeMap<u64, Range>| State::find(ranges, address, 1).map(|(base, range)| (base, range.bytes));
-        find(&state.device).or_else(|| find(&state.host)).ok_or(status::NOT_FOUND)
+        // Without rights nothing is there.
+        let device = if state.is_device(address, 1, 1) { find(&state.device) } else { None };
+        device.or_else(|| find(&state.host)).ok_or(status::NOT_FOUND)
     });
     match found {
         Err(status) => status,
@@ -106,15 +132,11 @@ pub(crate) unsafe extern "C" fn cuMemGetAddressRange(base: *mut u64, bytes: *mut
 /// # Safety
 /// Places for two sizes.
 pub(crate) unsafe extern "C" fn cuMemGetInfo(free: *mut usize, total: *mut usize) -> u32 {
-    let used = check_current().and_then(|()| {
-        let state = client()?.lock();
-        Ok(state.device.values().map(|range| range.bytes.next_multiple_of(GRANULARITY)).sum::<u64>())
-    });
-    let has = plan().bytes.min(BYTES as u64);
+    let used = check_current().and_then(|()| client()?.held());
     // SAFETY: as above.
     unsafe {
-        match answer(free, used.map(|used| (has - used) as usize)) {
-            status::SUCCESS => answer(total, Ok(has as usize)),
+        match answer(free, used.map(|used| self::total().saturating_sub(used) as usize)) {
+            status::SUCCESS => answer(total, Ok(self::total() as usize)),
             refused => refused,
         }
     }
@@ -167,9 +189,9 @@ pub(crate) unsafe extern "C" fn cuMemHostRegister(address: *mut c_void, bytes: u
         let file = file_of(address, bytes);
         let offset = file.as_ref().map_or(0, |(_, offset)| *offset);
         let numbers = [address, bytes, offset, 0];
-        client.send(Message { kind: Kind::Pin, stream: 0, numbers }, file.as_ref().map(|(file, _)| file))?;
+        client.tell(Kind::Pin, numbers, file.as_ref().map(|(file, _)| file))?;
         let id = state.fresh_id();
-        state.host.insert(address, Range { bytes, id });
+        state.host.insert(address, Range { bytes, id, number: 0, vmm: None });
         Ok(())
     });
     registered.err().unwrap_or(status::SUCCESS)
@@ -192,7 +214,7 @@ pub(crate) unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32
         }
         wait_for_all(client);
         client.lock().host.remove(&address);
-        client.send(Message { kind: Kind::Unpin, stream: 0, numbers: [address, 0, 0, 0] }, None)
+        client.tell(Kind::Unpin, [address, 0, 0, 0], None)
     })
 }
 
@@ -210,36 +232,47 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
     if attributes.is_null() || places.is_null() {
         return status::INVALID_VALUE;
     }
-    let Ok(client) = client() else { return status::UNKNOWN };
+    let Ok(client) = client_of_failed() else { return status::UNKNOWN };
     let state = client.lock();
-    let (device, host) = (State::find(&state.device, address, 1), State::find(&state.host, address, 1));
-    let found = device.or(host);
     for at in 0..count as usize {
         // SAFETY: as above.
         let (attribute, place) = unsafe { (*attributes.add(at), *places.add(at)) };
-        let value = match (attribute, found) {
-            (_, None) => 0,
-            (2, _) => {
-                if device.is_some() {
-                    2
-                } else {
-                    1
-                }
-            } // MEMORY_TYPE
-            (4, _) if host.is_some() => address,    // HOST_POINTER
-            (7, Some((_, range))) => range.id,      // BUFFER_ID
-            (10, _) => u64::from(device.is_some()), // IS_LEGACY_CUDA_IPC_CAPABLE
-            (11, Some((base, _))) => base,          // RANGE_START_ADDR
-            (12, Some((_, range))) => range.bytes,  // RANGE_SIZE
-            (13, _) => 1,                           // MAPPED
-            (15, _) => u64::from(device.is_some()), // IS_GPU_DIRECT_RDMA_CAPABLE
-            (16, _) => 3,                           // ACCESS_FLAGS
-            _ => 0,
-        };
+        let value = attribute_of(&state, attribute, address).unwrap_or(0);
         // Numbers of four bytes and of eight.
-        let is_wide = matches!(attribute, 1 | 3 | 4 | 7 | 11 | 12 | 14 | 17);
+        let is_wide = matches!(attribute, 1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20);
         // SAFETY: as above.
         unsafe { if is_wide { place.cast::<u64>().write(value) } else { place.cast::<u32>().write(value as u32) } }
     }
     status::SUCCESS
+}
+
+/// What is known of a pointer.
+fn attribute_of(state: &State, attribute: c_uint, address: u64) -> Option<u64> {
+    let device = State::find(&state.device, address, 1);
+    let (base, range) = device.or_else(|| State::find(&state.host, address, 1))?;
+    let is_allocation = device.is_some() && range.vmm.is_none();
+    let rights = range.vmm.as_ref().map_or(3, |vmm| vmm.rights);
+    let (first, bytes) = match &range.vmm {
+        Some(_) => state.reservation(address)?,
+        None => (base, range.bytes),
+    };
+    Some(match attribute {
+        1 if range.vmm.is_none() => PRIMARY as u64, // CONTEXT
+        2 if device.is_some() => 2,                 // MEMORY_TYPE
+        2 => 1,
+        3 if rights != 0 => address,                                        // DEVICE_POINTER
+        4 if device.is_none() => address,                                   // HOST_POINTER
+        7 => range.id,                                                      // BUFFER_ID
+        10 => u64::from(is_allocation),                                     // IS_LEGACY_CUDA_IPC_CAPABLE
+        11 => first,                                                        // RANGE_START_ADDR
+        12 => bytes,                                                        // RANGE_SIZE
+        13 => 1,                                                            // MAPPED
+        14 => u64::from(range.vmm.as_ref().is_some_and(|vmm| vmm.exports)), // ALLOWED_HANDLE_TYPES
+        15 => u64::from(is_allocation || range.vmm.as_ref().is_some_and(|vmm| vmm.gpudirect)), // IS_GPU_DIRECT_RDMA_CAPABLE
+        16 => u64::from(rights),                                                               // ACCESS_FLAGS
+        18 if is_allocation => range.bytes.next_multiple_of(GRANULARITY),                      // MAPPING_SIZE
+        18 => range.bytes,
+        19 => base, // MAPPING_BASE_ADDR
+        _ => 0,
+    })
 }

@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) mute: u32,
     /// Functions that it does not have.
     pub(crate) lacks: Vec<String>,
-    /// What its devices cannot: `vmm`, `descriptors`, `dma-buf`, or `compute`, where nobody may use them.
+    /// What its devices cannot: `vmm`, `descriptors`, `gpudirect`, `dma-buf`, or `compute`, where nobody may use them.
     pub(crate) without: Vec<String>,
 }
 
@@ -54,6 +54,11 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// Whether its devices can do this.
+    pub(crate) fn can(&self, what: &str) -> bool {
+        !self.without.iter().any(|lacking| lacking == what)
     }
 }
 

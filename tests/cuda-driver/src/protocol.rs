@@ -1,9 +1,13 @@
 //! What the library and the card tell each other, over a socket and in memory that both map.
 
+use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// What files of device memory are called.
+pub const FILE_NAME: &CStr = c"penstock-card";
 
 /// Streams, and events, that there may be at once.
 pub const STREAMS_MAX: usize = 256;
@@ -13,10 +17,14 @@ pub const EVENTS_MAX: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Device memory: its address and length; its file comes with it.
+    /// A handle of device memory: the number of its file, which comes with it, and its length.
     Memory = 1,
-    /// It is gone: its address.
+    /// A handle is gone, and the memory with the last of its handles and mappings: the number.
     Free,
+    /// It is mapped: address, and the number of the memory.
+    Map,
+    /// It is not any more: its address.
+    Unmap,
     /// Host memory that the card may reach: address, length, offset into a file that comes with it, if it is of one.
     Pin,
     /// It may not any more: its address.
@@ -31,8 +39,8 @@ pub enum Kind {
     Record,
     /// Waits until an event has come so far.
     Wait,
-    /// The card is lost from now on.
-    Lose,
+    /// Nothing is done from now on: what is answered then.
+    Fail,
 }
 
 /// One message. What its numbers are its kind says.
@@ -55,8 +63,12 @@ pub struct Progress {
     pub done: [AtomicU64; STREAMS_MAX],
     /// Of each event which use of it has come.
     pub events: [AtomicU64; EVENTS_MAX],
-    /// Not zero: the card is lost.
-    pub is_lost: AtomicU32,
+    /// Not zero: nothing is done any more, and this is answered.
+    pub failure: AtomicU32,
+    /// So many messages the card has heard.
+    pub heard: AtomicU64,
+    /// Bytes of device memory that there is.
+    pub held: AtomicU64,
 }
 
 impl Message {
@@ -155,7 +167,7 @@ impl Drop for Mapping {
 pub fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
     // SAFETY: a C string; what is answered is owned by nobody else.
     unsafe {
-        let file = libc::memfd_create(c"penstock-card".as_ptr(), libc::MFD_CLOEXEC);
+        let file = libc::memfd_create(FILE_NAME.as_ptr(), libc::MFD_CLOEXEC);
         if file < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -154,16 +154,17 @@ pub(crate) unsafe extern "C" fn cuDeviceGetPCIBusId(place: *mut c_char, len: c_i
 /// # Safety
 /// The place is one for a number.
 pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(place: *mut c_int, attribute: c_uint, number: c_int) -> u32 {
-    let can = |what: &str| c_int::from(!plan().without.iter().any(|lacking| lacking == what));
+    let can = |what: &str| c_int::from(plan().can(what));
     // As an H200 answers them.
     let value = match attribute {
         0 => return status::INVALID_VALUE,
         20 => 2 * (1 - can("compute")), // COMPUTE_MODE
         40 => 3,                        // ASYNC_ENGINE_COUNT
-        41 | 116 => 1,                  // UNIFIED_ADDRESSING, GPU_DIRECT_RDMA_SUPPORTED
+        41 => 1,                        // UNIFIED_ADDRESSING
         75 => 9,                        // COMPUTE_CAPABILITY_MAJOR
         102 => can("vmm"),              // VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
         103 => can("descriptors"),      // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        110 | 116 => can("gpudirect"),  // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, GPU_DIRECT_RDMA_SUPPORTED
         124 => can("dma-buf"),          // DMA_BUF_SUPPORTED
         _ => 0,
     };

@@ -13,6 +13,9 @@ use crate::status;
 /// Handles begin here, far from addresses that a program has.
 const STREAM_BASE: usize = 0x5_0000;
 const EVENT_BASE: usize = 0x6_0000;
+/// Rights to device memory, as the driver numbers them.
+const READS: u32 = 1;
+const WRITES: u32 = 3;
 
 fn number_of(stream: *mut c_void) -> Result<u32, u32> {
     // The default stream is nobody's here: who uses it is told, where a card would have served it.
@@ -55,7 +58,7 @@ pub(crate) unsafe extern "C" fn cuStreamDestroy(stream: *mut c_void) -> u32 {
         loop {
             let mut state = client.lock();
             let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
-            if client.is_lost() || done(client, stream) == given {
+            if client.failure() != 0 || done(client, stream) == given {
                 state.streams.remove(&stream);
                 return Ok(());
             }
@@ -73,18 +76,15 @@ pub(crate) unsafe extern "C" fn cuStreamQuery(stream: *mut c_void) -> u32 {
     }
     run(|| {
         let (client, stream) = (client()?, number_of(stream)?);
-        if client.is_lost() {
-            return Err(status::ECC_UNCORRECTABLE);
-        }
         let given = *client.lock().streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
         if done(client, stream) == given { Ok(()) } else { Err(status::NOT_READY) }
     })
 }
 
-/// Whether a range is all of it device memory that there is, or may be the host's; none: it leaves what it begins in.
-fn place_of(state: &State, address: u64, bytes: u64) -> Option<bool> {
+/// Whether a range is all of it device memory with these rights, or may be the host's; none: it leaves what it begins in.
+fn place_of(state: &State, address: u64, bytes: u64, rights: u32) -> Option<bool> {
     if State::find(&state.device, address, 1).is_some() {
-        return State::find(&state.device, address, bytes).map(|_| true);
+        return state.is_device(address, bytes, rights).then_some(true);
     }
     if State::find(&state.host, address, 1).is_some() {
         return State::find(&state.host, address, bytes).map(|_| false);
@@ -100,7 +100,7 @@ fn copy(stream: *mut c_void, to: u64, from: u64, bytes: usize, wants: [bool; 2])
         }
         let places = {
             let state = client.lock();
-            [to, from].map(|address| place_of(&state, address, bytes as u64))
+            [(to, WRITES), (from, READS)].map(|(address, rights)| place_of(&state, address, bytes as u64, rights))
         };
         // Host memory that is not registered is not given to a driver by anybody here.
         let are_right = places.iter().zip(wants).all(|(place, wanted)| *place == Some(wanted));
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn cuStreamWriteValue64(stream: *mut c_void, to: u6
         if flags != 0 || !to.is_multiple_of(8) {
             return Err(status::INVALID_VALUE);
         }
-        let is_device = place_of(&client.lock(), to, 8).ok_or(status::INVALID_VALUE)?;
+        let is_device = place_of(&client.lock(), to, 8, WRITES).ok_or(status::INVALID_VALUE)?;
         client.queue(stream, Kind::Word, [to, value, 0, TO_DEVICE * u64::from(is_device)])
     })
 }
@@ -216,9 +216,6 @@ pub(crate) unsafe extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
     }
     run(|| {
         let (client, event) = (client()?, event_of(event)?);
-        if client.is_lost() {
-            return Err(status::ECC_UNCORRECTABLE);
-        }
         let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
         let has_come = client.progress().events[event as usize].load(Ordering::Acquire) >= uses;
         if has_come { Ok(()) } else { Err(status::NOT_READY) }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::plan::plan;
-use crate::{context, memory, start, stream};
+use crate::{context, memory, start, stream, vmm};
 
 /// Why there is no such function, as the driver numbers it.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +64,16 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         2000 stream::cuEventRecord;
         2000 stream::cuEventQuery;
         3020 stream::cuStreamWaitEvent;
+        10020 vmm::cuMemGetAllocationGranularity;
+        10020 vmm::cuMemCreate;
+        10020 vmm::cuMemRelease;
+        10020 vmm::cuMemAddressReserve;
+        10020 vmm::cuMemAddressFree;
+        10020 vmm::cuMemMap;
+        10020 vmm::cuMemUnmap;
+        10020 vmm::cuMemSetAccess;
+        10020 vmm::cuMemExportToShareableHandle;
+        10020 vmm::cuMemImportFromShareableHandle;
         11070 start::cuMemGetHandleForAddressRange;
         12080 start::cuMemcpyBatchAsync;
     };

@@ -257,6 +257,31 @@ rules! {
     queues::functions, stand_in_functions, a_driver_functions;
     queues::a_stray_access, stand_in_a_stray_access, a_driver_a_stray_access;
     queues::a_stopped_client, stand_in_a_stopped_client, a_driver_a_stopped_client;
+    queues::vmm::memory_by_itself, stand_in_memory_by_itself, a_driver_memory_by_itself;
+    queues::vmm::memory_is_back, stand_in_memory_is_back, a_driver_memory_is_back;
+    queues::vmm::descriptors, stand_in_descriptors, a_driver_descriptors;
+    queues::vmm::without_a_context, stand_in_vmm_without_a_context, a_driver_vmm_without_a_context;
+}
+
+#[test]
+fn a_stand_in_without_vmm_refuses_it() {
+    if on_stand_in("a_stand_in_without_vmm_refuses_it", "without=vmm") {
+        queues::vmm::none(false);
+    }
+}
+
+#[test]
+fn a_stand_in_without_descriptors_refuses_them() {
+    if on_stand_in("a_stand_in_without_descriptors_refuses_them", "without=descriptors") {
+        queues::vmm::none(true);
+    }
+}
+
+#[test]
+fn memory_of_the_stand_in_that_is_unmapped_too_early_is_an_illegal_address() {
+    if on_stand_in("memory_of_the_stand_in_that_is_unmapped_too_early_is_an_illegal_address", "") {
+        queues::vmm::unmapped_too_early();
+    }
 }
 
 #[test]

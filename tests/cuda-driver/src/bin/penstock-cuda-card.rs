@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,20 @@ struct Range {
     bytes: u64,
     /// Where it is here, and behind how many bytes of the mapping; none: in the client alone, which is asked.
     here: Option<(Mapping, usize)>,
+    /// Of device memory its number.
+    number: u64,
 }
+
+/// Device memory: there for as long as it has a handle or is mapped.
+struct Memory {
+    file: OwnedFd,
+    bytes: u64,
+    handles: u32,
+    mappings: u32,
+}
+
+/// What an address of a device that has no memory there is answered with, as the driver numbers it.
+const ILLEGAL_ADDRESS: u32 = 700;
 
 /// Files are mapped from the beginning of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -30,6 +43,7 @@ struct Card<'a> {
     client: i32,
     socket: BorrowedFd<'a>,
     progress: &'a Progress,
+    memory: BTreeMap<u64, Memory>,
     device: BTreeMap<u64, Range>,
     host: BTreeMap<u64, Range>,
     streams: Vec<VecDeque<Message>>,
@@ -53,6 +67,7 @@ fn main() -> io::Result<()> {
         client: client as i32,
         socket,
         progress,
+        memory: BTreeMap::new(),
         device: BTreeMap::new(),
         host: BTreeMap::new(),
         streams: vec![VecDeque::new(); STREAMS_MAX],
@@ -63,7 +78,10 @@ fn main() -> io::Result<()> {
     loop {
         loop {
             match Message::receive(socket, false) {
-                Ok(Some((message, file))) => card.hear(message, file.as_ref().map(AsFd::as_fd))?,
+                Ok(Some((message, file))) => {
+                    card.hear(message, file)?;
+                    progress.heard.fetch_add(1, Ordering::Release);
+                }
                 Ok(None) => break,
                 // The client is gone, and what it has queued with it.
                 Err(_) => return Ok(()),
@@ -76,28 +94,57 @@ fn main() -> io::Result<()> {
 }
 
 impl Card<'_> {
-    fn hear(&mut self, message: Message, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn hear(&mut self, message: Message, file: Option<OwnedFd>) -> io::Result<()> {
         let [a, b, c, _] = message.numbers;
         match message.kind {
-            Kind::Memory | Kind::Pin => {
-                let offset = if message.kind == Kind::Pin { c } else { 0 };
-                let skipped = offset % PAGE_BYTES;
-                let map = |file| Mapping::new(file, offset - skipped, (b + skipped) as usize);
-                let mapped = match file.map(map) {
-                    // Only its owner may write the file; so the owner is asked, as where there is none.
-                    Some(Err(_)) if message.kind == Kind::Pin => None,
-                    mapped => mapped.transpose()?,
-                };
-                let here = mapped.map(|mapping| (mapping, skipped as usize));
-                let ranges = if message.kind == Kind::Pin { &mut self.host } else { &mut self.device };
-                ranges.insert(a, Range { bytes: b, here });
+            Kind::Memory => {
+                let file = file.ok_or(io::ErrorKind::InvalidData)?;
+                let held = &self.progress.held;
+                let memory = self.memory.entry(a).or_insert_with(|| {
+                    held.fetch_add(b, Ordering::Release);
+                    Memory { file, bytes: b, handles: 0, mappings: 0 }
+                });
+                memory.handles += 1;
             }
-            Kind::Free => _ = self.device.remove(&a),
+            Kind::Free => self.drop_memory(a, |memory| memory.handles -= 1),
+            Kind::Map => {
+                let memory = self.memory.get_mut(&b).ok_or(io::ErrorKind::InvalidData)?;
+                let mapping = Mapping::new(memory.file.as_fd(), 0, memory.bytes as usize)?;
+                memory.mappings += 1;
+                self.device.insert(a, Range { bytes: memory.bytes, here: Some((mapping, 0)), number: b });
+            }
+            Kind::Unmap => {
+                if let Some(range) = self.device.remove(&a) {
+                    self.drop_memory(range.number, |memory| memory.mappings -= 1);
+                }
+            }
+            Kind::Pin => {
+                let skipped = c % PAGE_BYTES;
+                let map = |file: OwnedFd| Mapping::new(file.as_fd(), c - skipped, (b + skipped) as usize);
+                // Of a file that only its owner may write the owner is asked, as where there is none.
+                let here = file.and_then(|file| map(file).ok()).map(|mapping| (mapping, skipped as usize));
+                self.host.insert(a, Range { bytes: b, here, number: 0 });
+            }
             Kind::Unpin => _ = self.host.remove(&a),
-            Kind::Lose => self.progress.is_lost.store(1, Ordering::Release),
+            Kind::Fail => self.fail(a as u32),
             _ => self.streams[message.stream as usize].push_back(message),
         }
         Ok(())
+    }
+
+    /// A handle or a mapping of memory is gone, and the memory with the last of them.
+    fn drop_memory(&mut self, number: u64, drop_one: impl FnOnce(&mut Memory)) {
+        let Some(memory) = self.memory.get_mut(&number) else { return };
+        drop_one(memory);
+        if memory.handles == 0 && memory.mappings == 0 {
+            self.progress.held.fetch_sub(memory.bytes, Ordering::Release);
+            self.memory.remove(&number);
+        }
+    }
+
+    /// Nothing is done from now on. The first failure is the one that is answered.
+    fn fail(&self, status: u32) {
+        let _ = self.progress.failure.compare_exchange(0, status, Ordering::Release, Ordering::Relaxed);
     }
 
     fn random(&mut self) -> u64 {
@@ -110,7 +157,7 @@ impl Card<'_> {
 
     /// Does a piece of the first message of some stream. False: there is none that could be done now.
     fn execute(&mut self) -> bool {
-        if self.progress.is_lost.load(Ordering::Relaxed) != 0 || Instant::now() < self.not_before {
+        if self.progress.failure.load(Ordering::Relaxed) != 0 || Instant::now() < self.not_before {
             return false;
         }
         let waits = |message: &Message| {
@@ -126,7 +173,8 @@ impl Card<'_> {
         let stream = ready[random as usize % ready.len()];
         let message = self.streams[stream][0];
         let is_done = self.step(stream, &message);
-        if is_done {
+        // What failed is never done.
+        if is_done && self.progress.failure.load(Ordering::Relaxed) == 0 {
             self.streams[stream].pop_front();
             self.at[stream] = 0;
             // What was written is seen by whoever sees this.
@@ -144,15 +192,16 @@ impl Card<'_> {
         match message.kind {
             Kind::Copy => {
                 let at = self.at[stream];
-                let bytes = (c - at).min(PIECE_BYTES);
+                let (to, from) = ((a + at, d & TO_DEVICE != 0), (b + at, d & FROM_DEVICE != 0));
+                let bytes = (c - at).min(PIECE_BYTES).min(self.room(to)).min(self.room(from));
                 let mut between = vec![0u8; bytes as usize];
-                self.read(b + at, d & FROM_DEVICE != 0, &mut between);
-                self.write(a + at, d & TO_DEVICE != 0, &between);
+                self.read(from, &mut between);
+                self.write(to, &between);
                 self.at[stream] += bytes;
                 self.at[stream] == c
             }
             Kind::Word => {
-                self.write(a, d & TO_DEVICE != 0, &b.to_ne_bytes());
+                self.write((a, d & TO_DEVICE != 0), &b.to_ne_bytes());
                 true
             }
             Kind::Record => {
@@ -168,43 +217,55 @@ impl Card<'_> {
         }
     }
 
-    /// Where so many bytes are: here, or in the client alone.
-    fn find(&self, address: u64, is_device: bool, bytes: usize) -> Option<*mut u8> {
+    /// The range that an address is in, whether of the device or the host's, and how many bytes are before it.
+    fn range(&self, (address, is_device): (u64, bool)) -> Option<(&Range, u64)> {
         let ranges = if is_device { &self.device } else { &self.host };
         let (&base, range) = ranges.range(..=address).next_back()?;
-        let offset = address - base;
-        let is_inside = offset + bytes as u64 <= range.bytes;
-        let (mapping, skipped) = range.here.as_ref().filter(|_| is_inside)?;
-        // SAFETY: inside of the mapping.
-        Some(unsafe { mapping.as_ptr().add(skipped + offset as usize) })
+        (address < base + range.bytes).then_some((range, address - base))
     }
 
-    fn read(&self, address: u64, is_device: bool, into: &mut [u8]) {
-        match self.find(address, is_device, into.len()) {
+    /// So many bytes are in one piece from an address on.
+    fn room(&self, place: (u64, bool)) -> u64 {
+        self.range(place).map_or(u64::MAX, |(range, before)| range.bytes - before)
+    }
+
+    /// Where an address is here; none: in the client alone.
+    fn find(&self, place: (u64, bool)) -> Option<*mut u8> {
+        let (range, before) = self.range(place)?;
+        let (mapping, skipped) = range.here.as_ref()?;
+        // SAFETY: inside of the mapping.
+        Some(unsafe { mapping.as_ptr().add(skipped + before as usize) })
+    }
+
+    fn read(&self, place: (u64, bool), into: &mut [u8]) {
+        match self.find(place) {
             // SAFETY: so many bytes are there; nobody here has references to them.
-            Some(place) => unsafe { std::ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) },
-            None => self.ask(address, into.as_mut_ptr(), into.len(), false),
+            Some(here) => unsafe { std::ptr::copy_nonoverlapping(here, into.as_mut_ptr(), into.len()) },
+            None => self.ask(place, into.as_mut_ptr(), into.len(), false),
         }
     }
 
-    fn write(&self, address: u64, is_device: bool, from: &[u8]) {
-        match self.find(address, is_device, from.len()) {
+    fn write(&self, place: (u64, bool), from: &[u8]) {
+        match self.find(place) {
             // SAFETY: as in `read`.
-            Some(place) => match <[u8; 8]>::try_from(from) {
-                Ok(word) if place.cast::<AtomicU64>().is_aligned() => {
+            Some(here) => match <[u8; 8]>::try_from(from) {
+                Ok(word) if here.cast::<AtomicU64>().is_aligned() => {
                     // SAFETY: as in `read`, and aligned. A word is seen whole.
-                    let whole = unsafe { &*place.cast::<AtomicU64>() };
+                    let whole = unsafe { &*here.cast::<AtomicU64>() };
                     whole.store(u64::from_ne_bytes(word), Ordering::Release);
                 }
                 // SAFETY: as in `read`.
-                _ => unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), place, from.len()) },
+                _ => unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), here, from.len()) },
             },
-            None => self.ask(address, from.as_ptr().cast_mut(), from.len(), true),
+            None => self.ask(place, from.as_ptr().cast_mut(), from.len(), true),
         }
     }
 
-    /// Reads or writes memory of the client that no file is of. One that is gone has none.
-    fn ask(&self, address: u64, here: *mut u8, bytes: usize, writes: bool) {
+    /// Reads or writes memory of the client that no file is of. One that is gone has none. The device has none that is not here.
+    fn ask(&self, (address, is_device): (u64, bool), here: *mut u8, bytes: usize, writes: bool) {
+        if is_device {
+            return self.fail(ILLEGAL_ADDRESS);
+        }
         let own = libc::iovec { iov_base: here.cast(), iov_len: bytes };
         let its = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes };
         // SAFETY: so many bytes are here; what is there the kernel checks.

@@ -1,5 +1,7 @@
 //! Rules of contexts, memory and streams.
 
+pub(crate) mod vmm;
+
 use std::ffi::{CString, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
