@@ -184,6 +184,17 @@ impl Client {
 
     /// Gives a stream something to do. Blocks while it has as much as it may.
     pub(crate) fn queue(&self, stream: u32, kind: Kind, numbers: [u64; 4]) -> Result<(), u32> {
+        self.queue_file(stream, kind, numbers, None)
+    }
+
+    /// The same with a file.
+    pub(crate) fn queue_file(
+        &self,
+        stream: u32,
+        kind: Kind,
+        numbers: [u64; 4],
+        file: Option<&OwnedFd>,
+    ) -> Result<(), u32> {
         let mut state = self.lock();
         let given = loop {
             if self.failure() != 0 {
@@ -198,7 +209,7 @@ impl Client {
             state = self.lock();
         };
         // Under the lock, so that a stream has its messages in the order of their numbers.
-        self.send(Message { kind, stream, numbers }, None)?;
+        self.send(Message { kind, stream, numbers }, file)?;
         state.streams.insert(stream, given + 1);
         Ok(())
     }

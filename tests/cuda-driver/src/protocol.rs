@@ -31,6 +31,8 @@ pub enum Kind {
     Unpin,
     /// Into the second from the first: addresses, length, and which of the two are the device's.
     Copy,
+    /// Many copies in any order: how many; the file that comes with it has them.
+    Batch,
     /// A value to an address, which may be the device's.
     Word,
     /// A function of the client's and its argument; goes back to it.
@@ -51,6 +53,9 @@ pub struct Message {
     pub stream: u32,
     pub numbers: [u64; 4],
 }
+
+/// A copy of a batch, with the numbers that a copy of its own has.
+pub type Entry = [u64; 4];
 
 /// Flags of the last number of a copy, and of a word.
 pub const TO_DEVICE: u64 = 1;

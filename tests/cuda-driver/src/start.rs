@@ -172,7 +172,7 @@ pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(place: *mut c_int, attribut
     unsafe { answer(place, device(number).map(|_| value)) }
 }
 
-/// There is no memory here yet, so no address is known, and no context without which a batch is refused in the same way.
+/// No memory here is passed on as a dma-buf yet.
 ///
 /// # Safety
 /// As the driver's manual says.
@@ -182,22 +182,6 @@ pub(crate) unsafe extern "C" fn cuMemGetHandleForAddressRange(
     _bytes: usize,
     _kind: c_uint,
     _flags: u64,
-) -> u32 {
-    if is_started() { status::INVALID_VALUE } else { status::NOT_INITIALIZED }
-}
-
-/// # Safety
-/// As the driver's manual says.
-pub(crate) unsafe extern "C" fn cuMemcpyBatchAsync(
-    _destinations: *mut u64,
-    _sources: *mut u64,
-    _sizes: *mut usize,
-    _count: usize,
-    _attributes: *mut c_void,
-    _attribute_indexes: *mut usize,
-    _attribute_count: usize,
-    _failed: *mut usize,
-    _stream: *mut c_void,
 ) -> u32 {
     if is_started() { status::INVALID_VALUE } else { status::NOT_INITIALIZED }
 }

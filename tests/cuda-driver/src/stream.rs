@@ -14,10 +14,10 @@ use crate::status;
 const STREAM_BASE: usize = 0x5_0000;
 const EVENT_BASE: usize = 0x6_0000;
 /// Rights to device memory, as the driver numbers them.
-const READS: u32 = 1;
-const WRITES: u32 = 3;
+pub(crate) const READS: u32 = 1;
+pub(crate) const WRITES: u32 = 3;
 
-fn number_of(stream: *mut c_void) -> Result<u32, u32> {
+pub(crate) fn number_of(stream: *mut c_void) -> Result<u32, u32> {
     // The default stream is nobody's here: who uses it is told, where a card would have served it.
     (stream as usize).checked_sub(STREAM_BASE).map(|number| number as u32).ok_or(status::INVALID_HANDLE)
 }
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn cuStreamQuery(stream: *mut c_void) -> u32 {
 }
 
 /// Whether a range is all of it device memory with these rights, or may be the host's; none: it leaves what it begins in.
-fn place_of(state: &State, address: u64, bytes: u64, rights: u32) -> Option<bool> {
+pub(crate) fn place_of(state: &State, address: u64, bytes: u64, rights: u32) -> Option<bool> {
     if State::find(&state.device, address, 1).is_some() {
         return state.is_device(address, bytes, rights).then_some(true);
     }

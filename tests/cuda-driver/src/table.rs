@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::plan::plan;
-use crate::{context, memory, start, stream, vmm};
+use crate::{batch, context, memory, start, stream, vmm};
 
 /// Why there is no such function, as the driver numbers it.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ struct Function {
 
 macro_rules! table {
     ($($since:literal $module:ident :: $name:ident;)*) => {
-        [$(Function { name: stringify!($name), since: $since, place: $module::$name as *const c_void }),*]
+        [$(Function { name: stringify!($name).trim_end_matches("_v2"), since: $since, place: $module::$name as *const c_void }),*]
     };
 }
 
@@ -75,10 +75,16 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         10020 vmm::cuMemExportToShareableHandle;
         10020 vmm::cuMemImportFromShareableHandle;
         11070 start::cuMemGetHandleForAddressRange;
-        12080 start::cuMemcpyBatchAsync;
+        12080 batch::cuMemcpyBatchAsync;
+        13000 batch::cuMemcpyBatchAsync_v2;
     };
     let is_here = |function: &&Function| function.name == name && !plan().lacks.iter().any(|lacking| lacking == name);
-    let function = functions.iter().find(is_here).ok_or(Lacking::Name)?;
-    let is_known = function.since <= version && version <= plan().version;
-    if is_known { Ok(function.place.cast_mut()) } else { Err(Lacking::Version) }
+    let mut named = functions.iter().filter(is_here).peekable();
+    named.peek().ok_or(Lacking::Name)?;
+    if version > plan().version {
+        return Err(Lacking::Version);
+    }
+    // Of several the newest that the release has which is asked for.
+    let known = named.filter(|function| function.since <= version).max_by_key(|function| function.since);
+    known.map(|function| function.place.cast_mut()).ok_or(Lacking::Version)
 }

@@ -4,6 +4,7 @@
 
 mod queues;
 
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -39,6 +40,25 @@ fn apart(test: &str, library: Option<&str>, plan: &str) -> bool {
     let text = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&ran.stderr));
     false
+}
+
+/// Runs the rest of a test on the stand-in of each of these releases: the number of one of them there.
+fn on_releases(test: &str, releases: &[&str]) -> Option<i32> {
+    if std::env::var(ASKED).is_ok_and(|asked| asked == test) {
+        return Some(Driver::open().unwrap().version().number);
+    }
+    for release in releases {
+        on_stand_in(test, &format!("version={release}"));
+    }
+    None
+}
+
+/// What the stand-in has under a name, beside what it is asked for.
+fn exported(name: &CStr) -> *mut c_void {
+    let path = CString::new(stand_in().to_str().unwrap()).unwrap();
+    let named = penstock_loader::Named { soname: Box::leak(path.into_boxed_c_str()), packages: "" };
+    let library = penstock_loader::Shared::open(named).unwrap();
+    library.find_unversioned(name).expect("it is the stand-in").as_ptr()
 }
 
 /// The same on the stand-in.
@@ -113,22 +133,14 @@ fn the_stand_in_of_the_oldest_release_lacks_only_what_has_a_substitute() {
     let lacking = Lacking { function: "cuMemcpyBatchAsync", since: CALL };
     assert_eq!(Cuda::start().unwrap().lacks(), [lacking]);
     assert_eq!(lacking.to_string(), "the driver lacks cuMemcpyBatchAsync as CUDA 12.8 has it");
-    let null = std::ptr::null_mut::<usize>();
-    // SAFETY: it is not there, so nothing is called.
-    let answered = unsafe {
-        Driver::open().unwrap().cuMemcpyBatchAsync(
-            null.cast(),
-            null.cast(),
-            null.cast(),
-            0,
-            null.cast(),
-            null.cast(),
-            0,
-            null.cast(),
-            null.cast(),
-        )
-    };
-    assert_eq!(answered, Err(lacking));
+    queues::batch::lacking();
+}
+
+#[test]
+fn a_stand_in_without_batches_says_so_at_the_call() {
+    if on_stand_in("a_stand_in_without_batches_says_so_at_the_call", "lacks=cuMemcpyBatchAsync") {
+        queues::batch::lacking();
+    }
 }
 
 #[test]
@@ -260,7 +272,45 @@ rules! {
     queues::vmm::memory_by_itself, stand_in_memory_by_itself, a_driver_memory_by_itself;
     queues::vmm::memory_is_back, stand_in_memory_is_back, a_driver_memory_is_back;
     queues::vmm::descriptors, stand_in_descriptors, a_driver_descriptors;
+    queues::batch::batches, stand_in_batches, a_driver_batches;
+    queues::batch::refusals, stand_in_batch_refusals, a_driver_batch_refusals;
     queues::vmm::without_a_context, stand_in_vmm_without_a_context, a_driver_vmm_without_a_context;
+}
+
+#[test]
+fn a_batch_of_the_stand_in_has_no_order() {
+    if on_stand_in("a_batch_of_the_stand_in_has_no_order", "") {
+        queues::batch::no_order();
+    }
+}
+
+#[test]
+fn each_release_of_the_stand_in_has_its_functions() {
+    const TEST: &str = "each_release_of_the_stand_in_has_its_functions";
+    const BATCH: &CStr = c"cuMemcpyBatchAsync";
+    let Some(asked) = on_releases(TEST, &["12020", "12080", "13000"]) else { return };
+    let find = |name: &CStr, version| {
+        let (mut place, mut became) = (std::ptr::null_mut::<c_void>(), 0u32);
+        let get = exported(c"cuGetProcAddress_v2");
+        type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
+        // SAFETY: a function of this type, a C string, and two places.
+        let answered = unsafe {
+            std::mem::transmute::<*mut c_void, Get>(get)(name.as_ptr(), &raw mut place, version, 0, &raw mut became)
+        };
+        assert_eq!(answered == 0, !place.is_null());
+        if place.is_null() { Err(became) } else { Ok(place) }
+    };
+    let has = |version| find(BATCH, version).is_ok();
+    // A release has what is older than it; and asked for what is younger, no driver answers.
+    assert_eq!([has(12_070), has(12_080), has(13_000)], [false, asked >= 12_080, asked >= 13_000]);
+    assert_eq!(find(BATCH, 12_070), Err(2), "there is one, of another release");
+    assert_eq!(find(c"cuMemcpyBatchesAsync", 12_020), Err(1));
+    assert_eq!(find(c"cuMemCreate", asked), find(c"cuMemCreate", 10_020));
+    if asked == 13_000 {
+        assert_ne!(find(BATCH, 13_000), find(BATCH, 12_080), "its arguments are others");
+    }
+    let lacks: Vec<_> = Driver::open().unwrap().lacks().iter().map(|lacking| lacking.function).collect();
+    assert_eq!(lacks, if asked < 12_080 { vec!["cuMemcpyBatchAsync"] } else { vec![] });
 }
 
 #[test]
@@ -287,7 +337,7 @@ fn memory_of_the_stand_in_that_is_unmapped_too_early_is_an_illegal_address() {
 #[test]
 fn a_lost_card_of_the_stand_in_does_nothing_more() {
     if on_stand_in("a_lost_card_of_the_stand_in_does_nothing_more", "") {
-        queues::a_lost_card(&stand_in());
+        queues::a_lost_card(exported(c"penstock_cuda_stand_in_lose"));
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_cuda_driver::protocol::{FROM_DEVICE, Kind, Mapping, Message, Progress, STREAMS_MAX, TO_DEVICE};
+use penstock_cuda_driver::protocol::{Entry, FROM_DEVICE, Kind, Mapping, Message, Progress, STREAMS_MAX, TO_DEVICE};
 
 /// So much of a copy is done before another stream may be next.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -39,6 +39,12 @@ const ILLEGAL_ADDRESS: u32 = 700;
 /// Files are mapped from the beginning of a page.
 const PAGE_BYTES: u64 = 4096;
 
+/// What a stream is to do: a message, and the copies of a batch.
+struct Work {
+    message: Message,
+    entries: Vec<Entry>,
+}
+
 struct Card<'a> {
     client: i32,
     socket: BorrowedFd<'a>,
@@ -46,8 +52,8 @@ struct Card<'a> {
     memory: BTreeMap<u64, Memory>,
     device: BTreeMap<u64, Range>,
     host: BTreeMap<u64, Range>,
-    streams: Vec<VecDeque<Message>>,
-    /// Of the first message of each stream so much is done.
+    streams: Vec<VecDeque<Work>>,
+    /// Of the first copy of each stream so much is done.
     at: [u64; STREAMS_MAX],
     random: u64,
     /// Nothing is executed before.
@@ -70,7 +76,7 @@ fn main() -> io::Result<()> {
         memory: BTreeMap::new(),
         device: BTreeMap::new(),
         host: BTreeMap::new(),
-        streams: vec![VecDeque::new(); STREAMS_MAX],
+        streams: (0..STREAMS_MAX).map(|_| VecDeque::new()).collect(),
         at: [0; STREAMS_MAX],
         random: seed | 1,
         not_before: Instant::now(),
@@ -127,9 +133,23 @@ impl Card<'_> {
             }
             Kind::Unpin => _ = self.host.remove(&a),
             Kind::Fail => self.fail(a as u32),
-            _ => self.streams[message.stream as usize].push_back(message),
+            _ => {
+                let entries = file.map(|file| self.read_entries(&file, a as usize)).transpose()?.unwrap_or_default();
+                self.streams[message.stream as usize].push_back(Work { message, entries });
+            }
         }
         Ok(())
+    }
+
+    /// The copies of a batch, in an order of this card's.
+    fn read_entries(&mut self, file: &OwnedFd, count: usize) -> io::Result<Vec<Entry>> {
+        let mapping = Mapping::new(file.as_fd(), 0, count * size_of::<Entry>())?;
+        // SAFETY: the client has written so many, and does not write again.
+        let mut entries = unsafe { std::slice::from_raw_parts(mapping.as_ptr().cast::<Entry>(), count) }.to_vec();
+        for last in (1..count).rev() {
+            entries.swap(last, self.random() as usize % (last + 1));
+        }
+        Ok(entries)
     }
 
     /// A handle or a mapping of memory is gone, and the memory with the last of them.
@@ -164,19 +184,17 @@ impl Card<'_> {
             let [event, use_of_it, ..] = message.numbers;
             message.kind == Kind::Wait && self.progress.events[event as usize].load(Ordering::Acquire) < use_of_it
         };
-        let can = |queue: &VecDeque<Message>| queue.front().is_some_and(|first| !waits(first));
+        let can = |queue: &VecDeque<Work>| queue.front().is_some_and(|first| !waits(&first.message));
         let ready: Vec<usize> = (0..STREAMS_MAX).filter(|&stream| can(&self.streams[stream])).collect();
         if ready.is_empty() {
             return false;
         }
         let random = self.random();
         let stream = ready[random as usize % ready.len()];
-        let message = self.streams[stream][0];
-        let is_done = self.step(stream, &message);
+        let is_done = self.step(stream);
         // What failed is never done.
         if is_done && self.progress.failure.load(Ordering::Relaxed) == 0 {
             self.streams[stream].pop_front();
-            self.at[stream] = 0;
             // What was written is seen by whoever sees this.
             self.progress.done[stream].fetch_add(1, Ordering::Release);
         }
@@ -187,18 +205,18 @@ impl Card<'_> {
         true
     }
 
-    fn step(&mut self, stream: usize, message: &Message) -> bool {
-        let [a, b, c, d] = message.numbers;
+    /// Does a piece of the first work of a stream. True: that was the last.
+    fn step(&mut self, stream: usize) -> bool {
+        let Work { message, entries } = &self.streams[stream][0];
+        let [a, b, _, d] = message.numbers;
         match message.kind {
-            Kind::Copy => {
-                let at = self.at[stream];
-                let (to, from) = ((a + at, d & TO_DEVICE != 0), (b + at, d & FROM_DEVICE != 0));
-                let bytes = (c - at).min(PIECE_BYTES).min(self.room(to)).min(self.room(from));
-                let mut between = vec![0u8; bytes as usize];
-                self.read(from, &mut between);
-                self.write(to, &between);
-                self.at[stream] += bytes;
-                self.at[stream] == c
+            Kind::Copy => self.copy(stream, message.numbers),
+            Kind::Batch => {
+                let entry = *entries.last().expect("a batch has a copy that is not done");
+                if self.copy(stream, entry) {
+                    self.streams[stream][0].entries.pop();
+                }
+                self.streams[stream][0].entries.is_empty()
             }
             Kind::Word => {
                 self.write((a, d & TO_DEVICE != 0), &b.to_ne_bytes());
@@ -215,6 +233,19 @@ impl Card<'_> {
             }
             _ => true,
         }
+    }
+
+    /// Does a piece of the copy that a stream is at. True: that was the last.
+    fn copy(&mut self, stream: usize, [to, from, bytes, flags]: Entry) -> bool {
+        let at = self.at[stream];
+        let (to, from) = ((to + at, flags & TO_DEVICE != 0), (from + at, flags & FROM_DEVICE != 0));
+        let piece = (bytes - at).min(PIECE_BYTES).min(self.room(to)).min(self.room(from));
+        let mut between = vec![0u8; piece as usize];
+        self.read(from, &mut between);
+        self.write(to, &between);
+        let is_done = at + piece == bytes;
+        self.at[stream] = if is_done { 0 } else { at + piece };
+        is_done
     }
 
     /// The range that an address is in, whether of the device or the host's, and how many bytes are before it.
