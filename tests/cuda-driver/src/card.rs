@@ -71,6 +71,9 @@ pub(crate) struct Client {
     state: Mutex<State>,
     /// So many messages the card was sent.
     told: AtomicU64,
+    /// So often a stream was given something, and device memory was asked for.
+    given: AtomicU64,
+    asked: AtomicU64,
 }
 
 /// The card of this process, started at the first call. A failure is the answer to all calls after it.
@@ -120,11 +123,12 @@ impl Client {
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(card.id())) };
         let file = memory_file(size_of::<Progress>())?;
         let progress = Mapping::new(file.as_fd(), 0, size_of::<Progress>())?;
-        let numbers = [u64::from(std::process::id()), plan().seed, 0, 0];
+        let numbers = [u64::from(std::process::id()), plan().seed, plan().lost_after, plan().events_late];
         Message { kind: Kind::Pin, stream: 0, numbers }.send(socket.as_fd(), Some(file.as_fd()))?;
         let heard = socket.try_clone()?;
         std::thread::Builder::new().name("cuda-call".to_owned()).spawn(move || call_functions(&heard))?;
-        Ok(Self { socket, progress, state: Mutex::default(), told: AtomicU64::new(0) })
+        let [told, given, asked] = [0; 3].map(AtomicU64::new);
+        Ok(Self { socket, progress, state: Mutex::default(), told, given, asked })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -176,6 +180,12 @@ impl Client {
         Ok(())
     }
 
+    /// Whether more device memory may be had, as far as the plan goes.
+    pub(crate) fn check_memory(&self) -> Result<(), u32> {
+        let is_refused = self.asked.fetch_add(1, Ordering::Relaxed) + 1 == plan().memory_fails;
+        if is_refused { Err(status::OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
     /// Bytes of device memory that there is, as the card has it.
     pub(crate) fn held(&self) -> Result<u64, u32> {
         self.wait_until_heard()?;
@@ -195,6 +205,9 @@ impl Client {
         numbers: [u64; 4],
         file: Option<&OwnedFd>,
     ) -> Result<(), u32> {
+        if self.given.fetch_add(1, Ordering::Relaxed) + 1 == plan().launch_fails {
+            self.fail(status::LAUNCH_FAILED);
+        }
         let mut state = self.lock();
         let given = loop {
             if self.failure() != 0 {

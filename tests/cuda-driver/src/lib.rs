@@ -39,6 +39,7 @@ pub(crate) mod status {
     pub(crate) const CONTEXT_IS_DESTROYED: u32 = 709;
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: u32 = 713;
+    pub(crate) const LAUNCH_FAILED: u32 = 719;
     pub(crate) const NOT_PERMITTED: u32 = 800;
     pub(crate) const NOT_SUPPORTED: u32 = 801;
     pub(crate) const UNKNOWN: u32 = 999;

@@ -43,6 +43,7 @@ pub(crate) fn total() -> u64 {
 
 /// Makes memory: its file, and the number of that. The caller holds the lock, so that others do not make as much at once.
 pub(crate) fn make(client: &Client, bytes: u64) -> Result<(OwnedFd, u64), u32> {
+    client.check_memory()?;
     if client.held()?.checked_add(bytes).is_none_or(|held| held > total()) {
         return Err(status::OUT_OF_MEMORY);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// As in `version=12080 devices=2 lacks=cuMemcpyBatchAsync init=802`, in any order.
+/// As in `version=12080 devices=2 lacks=cuMemcpyBatchAsync init=802 launch-fails=3`, in any order. Counts begin at 1; 0 is never.
 const VARIABLE: &str = "PENSTOCK_CUDA_STAND_IN";
 
 pub(crate) struct Plan {
@@ -18,6 +18,14 @@ pub(crate) struct Plan {
     pub(crate) init: u32,
     /// What asking for its release answers.
     pub(crate) mute: u32,
+    /// `launch-fails`: which of the calls that give a stream something answers that a launch failed, as everything does from then on.
+    pub(crate) launch_fails: u64,
+    /// `memory-fails`: for which device memory, of all that is asked for, there is too little. What is asked for next may be had.
+    pub(crate) memory_fails: u64,
+    /// `lost-after`: behind how many pieces of work the card is lost.
+    pub(crate) lost_after: u64,
+    /// `events-late`: microseconds that an event comes after what was to be done before it. Its stream is not done before either.
+    pub(crate) events_late: u64,
     /// Functions that it does not have.
     pub(crate) lacks: Vec<String>,
     /// What its devices cannot: `vmm`, `descriptors`, `gpudirect`, `dma-buf`, or `compute`, where nobody may use them.
@@ -34,6 +42,10 @@ impl Plan {
             seed: 1,
             init: 0,
             mute: 0,
+            launch_fails: 0,
+            memory_fails: 0,
+            lost_after: 0,
+            events_late: 0,
             lacks: Vec::new(),
             without: Vec::new(),
         };
@@ -48,6 +60,10 @@ impl Plan {
                 "seed" => plan.seed = value.parse().unwrap_or_default(),
                 "init" => plan.init = number(),
                 "mute" => plan.mute = number(),
+                "launch-fails" => plan.launch_fails = value.parse().unwrap_or_default(),
+                "memory-fails" => plan.memory_fails = value.parse().unwrap_or_default(),
+                "lost-after" => plan.lost_after = value.parse().unwrap_or_default(),
+                "events-late" => plan.events_late = value.parse().unwrap_or_default(),
                 "lacks" => plan.lacks = list(),
                 "without" => plan.without = list(),
                 _ => {}

@@ -13,7 +13,8 @@ pub const FILE_NAME: &CStr = c"penstock-card";
 pub const STREAMS_MAX: usize = 256;
 pub const EVENTS_MAX: usize = 1024;
 
-/// What is to be done.
+/// What is to be done. The first message is a `Pin` of the memory that both map: the client's process, and of the plan the seed, behind how many
+/// pieces of work the card is lost, and microseconds that events are late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {

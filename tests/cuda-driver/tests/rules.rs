@@ -137,13 +137,6 @@ fn the_stand_in_of_the_oldest_release_lacks_only_what_has_a_substitute() {
 }
 
 #[test]
-fn a_stand_in_without_batches_says_so_at_the_call() {
-    if on_stand_in("a_stand_in_without_batches_says_so_at_the_call", "lacks=cuMemcpyBatchAsync") {
-        queues::batch::lacking();
-    }
-}
-
-#[test]
 fn a_stand_in_without_a_function_that_has_no_substitute_is_refused() {
     let test = "a_stand_in_without_a_function_that_has_no_substitute_is_refused";
     if !on_stand_in(test, "lacks=cuDeviceGetUuid") {
@@ -277,11 +270,27 @@ rules! {
     queues::vmm::without_a_context, stand_in_vmm_without_a_context, a_driver_vmm_without_a_context;
 }
 
-#[test]
-fn a_batch_of_the_stand_in_has_no_order() {
-    if on_stand_in("a_batch_of_the_stand_in_has_no_order", "") {
-        queues::batch::no_order();
-    }
+/// Rules of the stand-in alone, each with what it is told.
+macro_rules! told {
+    ($($plan:literal $rule:path, $test:ident;)*) => { $(
+        #[test]
+        fn $test() {
+            if on_stand_in(stringify!($test), $plan) {
+                $rule();
+            }
+        }
+    )* };
+}
+
+told! {
+    "launch-fails=3" queues::failures::a_launch, a_launch_of_the_stand_in_fails_for_good;
+    "memory-fails=2" queues::failures::memory, a_stand_in_has_too_little_memory_once;
+    "lost-after=5" queues::failures::a_card, a_card_of_the_stand_in_is_lost_while_it_works;
+    "events-late=100000" queues::failures::events, an_event_of_the_stand_in_is_late;
+    "" queues::batch::no_order, a_batch_of_the_stand_in_has_no_order;
+    "lacks=cuMemcpyBatchAsync" queues::batch::lacking, a_stand_in_without_batches_says_so_at_the_call;
+    "" queues::vmm::unmapped_too_early, memory_of_the_stand_in_that_is_unmapped_too_early_is_an_illegal_address;
+    "bytes=4194304 pinned=65536" queues::too_little_memory, a_stand_in_has_as_much_memory_as_it_is_told;
 }
 
 #[test]
@@ -328,23 +337,9 @@ fn a_stand_in_without_descriptors_refuses_them() {
 }
 
 #[test]
-fn memory_of_the_stand_in_that_is_unmapped_too_early_is_an_illegal_address() {
-    if on_stand_in("memory_of_the_stand_in_that_is_unmapped_too_early_is_an_illegal_address", "") {
-        queues::vmm::unmapped_too_early();
-    }
-}
-
-#[test]
 fn a_lost_card_of_the_stand_in_does_nothing_more() {
     if on_stand_in("a_lost_card_of_the_stand_in_does_nothing_more", "") {
         queues::a_lost_card(exported(c"penstock_cuda_stand_in_lose"));
-    }
-}
-
-#[test]
-fn a_stand_in_has_as_much_memory_as_it_is_told() {
-    if on_stand_in("a_stand_in_has_as_much_memory_as_it_is_told", "bytes=4194304 pinned=65536") {
-        queues::too_little_memory();
     }
 }
 

@@ -35,6 +35,8 @@ struct Memory {
 
 /// What an address of a device that has no memory there is answered with, as the driver numbers it.
 const ILLEGAL_ADDRESS: u32 = 700;
+/// The answer of a card that is lost.
+const ECC_UNCORRECTABLE: u32 = 214;
 
 /// Files are mapped from the beginning of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -58,6 +60,11 @@ struct Card<'a> {
     random: u64,
     /// Nothing is executed before.
     not_before: Instant,
+    /// It is lost when so much more has been done; none: never.
+    work_left: Option<u64>,
+    /// Events come so long after the last work of their stream, which was done then.
+    events_late: Duration,
+    worked: [Instant; STREAMS_MAX],
 }
 
 fn main() -> io::Result<()> {
@@ -68,7 +75,7 @@ fn main() -> io::Result<()> {
     let memory = Mapping::new(file.as_fd(), 0, size_of::<Progress>())?;
     // SAFETY: a file of that size, made for this, and mapped for as long as this process is there.
     let progress = unsafe { &*memory.as_ptr().cast::<Progress>() };
-    let [client, seed, ..] = first.numbers;
+    let [client, seed, lost_after, events_late] = first.numbers;
     let mut card = Card {
         client: client as i32,
         socket,
@@ -80,6 +87,9 @@ fn main() -> io::Result<()> {
         at: [0; STREAMS_MAX],
         random: seed | 1,
         not_before: Instant::now(),
+        work_left: (lost_after > 0).then_some(lost_after),
+        events_late: Duration::from_micros(events_late),
+        worked: [Instant::now(); STREAMS_MAX],
     };
     loop {
         loop {
@@ -180,12 +190,15 @@ impl Card<'_> {
         if self.progress.failure.load(Ordering::Relaxed) != 0 || Instant::now() < self.not_before {
             return false;
         }
-        let waits = |message: &Message| {
-            let [event, use_of_it, ..] = message.numbers;
-            message.kind == Kind::Wait && self.progress.events[event as usize].load(Ordering::Acquire) < use_of_it
+        let waits = |stream: usize, message: &Message| match (message.kind, message.numbers) {
+            (Kind::Wait, [event, use_of_it, ..]) => {
+                self.progress.events[event as usize].load(Ordering::Acquire) < use_of_it
+            }
+            (Kind::Record, _) => self.worked[stream].elapsed() < self.events_late,
+            _ => false,
         };
-        let can = |queue: &VecDeque<Work>| queue.front().is_some_and(|first| !waits(&first.message));
-        let ready: Vec<usize> = (0..STREAMS_MAX).filter(|&stream| can(&self.streams[stream])).collect();
+        let can = |stream: usize| self.streams[stream].front().is_some_and(|first| !waits(stream, &first.message));
+        let ready: Vec<usize> = (0..STREAMS_MAX).filter(|&stream| can(stream)).collect();
         if ready.is_empty() {
             return false;
         }
@@ -197,6 +210,11 @@ impl Card<'_> {
             self.streams[stream].pop_front();
             // What was written is seen by whoever sees this.
             self.progress.done[stream].fetch_add(1, Ordering::Release);
+            self.worked[stream] = Instant::now();
+            self.work_left = self.work_left.map(|left| left - 1);
+            if self.work_left == Some(0) {
+                self.fail(ECC_UNCORRECTABLE);
+            }
         }
         // Late now and then.
         if random >> 32 & 31 == 0 {

@@ -1,6 +1,7 @@
 //! Rules of contexts, memory and streams.
 
 pub(crate) mod batch;
+pub(crate) mod failures;
 pub(crate) mod vmm;
 
 use std::ffi::c_void;
