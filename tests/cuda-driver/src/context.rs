@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::card::client;
+use crate::forbidden::note;
 use crate::start::{answer, device};
 use crate::status;
 
@@ -14,15 +15,33 @@ pub(crate) const PRIMARY: usize = 0x7000;
 /// How often that of the first device is held.
 static HELD: AtomicI64 = AtomicI64::new(0);
 
+/// What a thread has pushed and not popped.
+struct Current(RefCell<Vec<usize>>);
+
+impl Drop for Current {
+    /// At the end of the thread.
+    fn drop(&mut self) {
+        if !self.0.get_mut().is_empty() {
+            note("context left current at the end of a thread");
+        }
+    }
+}
+
+impl Current {
+    fn top(&self) -> Option<usize> {
+        self.0.borrow().last().copied()
+    }
+}
+
 thread_local! {
-    static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static CURRENT: Current = const { Current(RefCell::new(Vec::new())) };
     static CAPTURE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// Whether this thread has a context that is there, or what is answered otherwise.
 pub(crate) fn check_current() -> Result<(), u32> {
     crate::start::check_started()?;
-    match CURRENT.with_borrow(|stack| stack.last().copied()) {
+    match CURRENT.with(Current::top) {
         None => Err(status::INVALID_CONTEXT),
         Some(_) if HELD.load(Ordering::Relaxed) == 0 => Err(status::CONTEXT_IS_DESTROYED),
         Some(_) => Ok(()),
@@ -60,7 +79,7 @@ pub(crate) unsafe extern "C" fn cuCtxPushCurrent(context: *mut c_void) -> u32 {
         Err(status) => status,
         Ok(()) if context.is_null() => status::INVALID_VALUE,
         Ok(()) => {
-            CURRENT.with_borrow_mut(|stack| stack.push(context as usize));
+            CURRENT.with(|current| current.0.borrow_mut().push(context as usize));
             status::SUCCESS
         }
     }
@@ -69,8 +88,8 @@ pub(crate) unsafe extern "C" fn cuCtxPushCurrent(context: *mut c_void) -> u32 {
 /// # Safety
 /// A place for an address, or null.
 pub(crate) unsafe extern "C" fn cuCtxPopCurrent(place: *mut *mut c_void) -> u32 {
-    let popped =
-        crate::start::check_started().and_then(|()| CURRENT.with_borrow_mut(Vec::pop).ok_or(status::INVALID_CONTEXT));
+    let pop = || CURRENT.with(|current| current.0.borrow_mut().pop()).ok_or(status::INVALID_CONTEXT);
+    let popped = crate::start::check_started().and_then(|()| pop());
     match popped {
         Err(status) => status,
         Ok(_) if place.is_null() => status::SUCCESS,
@@ -79,10 +98,26 @@ pub(crate) unsafe extern "C" fn cuCtxPopCurrent(place: *mut *mut c_void) -> u32 
     }
 }
 
+/// Instead of what the thread has current, so that whoever had made it so has not any more: it is counted as forbidden.
+///
+/// # Safety
+/// Nothing is asked of its caller.
+pub(crate) unsafe extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> u32 {
+    note("cuCtxSetCurrent");
+    crate::start::run(|| {
+        CURRENT.with(|current| {
+            let mut stack = current.0.borrow_mut();
+            stack.pop();
+            stack.extend((!context.is_null()).then_some(context as usize));
+        });
+        Ok(())
+    })
+}
+
 /// # Safety
 /// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuCtxGetCurrent(place: *mut *mut c_void) -> u32 {
-    let current = CURRENT.with_borrow(|stack| stack.last().copied().unwrap_or(0));
+    let current = CURRENT.with(Current::top).unwrap_or(0);
     // SAFETY: as above.
     unsafe { answer(place, crate::start::check_started().map(|()| current as *mut c_void)) }
 }

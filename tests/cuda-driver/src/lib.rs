@@ -8,11 +8,13 @@
 //! - [`start`]: starting, and devices; [`context`]: contexts, and what a thread has current
 //! - [`memory`]: device memory, and host memory that the card may reach; [`vmm`]: device memory that is made, mapped and passed on by itself
 //! - [`stream`]: what is to be done with it; [`batch`]: many copies at once
+//! - [`forbidden`]: calls that Penstock makes nowhere, which are counted
 //! - [`card`]: the process that does it (`bin/penstock-cuda-card`), so that it goes on while this one is stopped; [`protocol`]: what is said between
 
 mod batch;
 mod card;
 mod context;
+mod forbidden;
 mod memory;
 mod plan;
 pub mod protocol;

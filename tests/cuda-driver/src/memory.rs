@@ -74,7 +74,7 @@ pub(crate) fn release_addresses(address: u64, bytes: u64) {
 }
 
 /// Waits until no stream has anything to do, as a free does.
-fn wait_for_all(client: &Client) {
+pub(crate) fn wait_for_all(client: &Client) {
     let is_busy = || {
         let state = client.lock();
         let done = |stream: u32| client.progress().done[stream as usize].load(std::sync::atomic::Ordering::Acquire);

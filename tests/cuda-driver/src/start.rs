@@ -60,7 +60,7 @@ pub(crate) unsafe fn answer<T>(place: *mut T, value: Result<T, u32>) -> u32 {
 ///
 /// # Safety
 /// There are so many bytes at the place.
-unsafe fn write_text(place: *mut c_char, len: c_int, text: &[u8]) -> u32 {
+pub(crate) unsafe fn write_text(place: *mut c_char, len: c_int, text: &[u8]) -> u32 {
     let room = usize::try_from(len).unwrap_or(0);
     if place.is_null() || room == 0 {
         return status::INVALID_VALUE;

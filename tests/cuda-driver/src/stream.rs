@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::card::{Client, State, client};
 use crate::context::check_current;
+use crate::forbidden::note;
 use crate::protocol::{FROM_DEVICE, Kind, TO_DEVICE};
 use crate::start::{answer, is_child, run};
 use crate::status;
@@ -13,12 +14,17 @@ use crate::status;
 /// Handles begin here, far from addresses that a program has.
 const STREAM_BASE: usize = 0x5_0000;
 const EVENT_BASE: usize = 0x6_0000;
+/// The default stream, and its two forms that a program may name.
+const DEFAULT: [usize; 3] = [0, 1, 2];
 /// Rights to device memory, as the driver numbers them.
 pub(crate) const READS: u32 = 1;
 pub(crate) const WRITES: u32 = 3;
 
 pub(crate) fn number_of(stream: *mut c_void) -> Result<u32, u32> {
-    // The default stream is nobody's here: who uses it is told, where a card would have served it.
+    // The default stream is nobody's here: who uses it is told and counted, where a card would have served it.
+    if DEFAULT.contains(&(stream as usize)) {
+        note("default stream");
+    }
     (stream as usize).checked_sub(STREAM_BASE).map(|number| number as u32).ok_or(status::INVALID_HANDLE)
 }
 
@@ -34,38 +40,40 @@ fn done(client: &Client, stream: u32) -> u64 {
 /// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(place: *mut *mut c_void, flags: c_uint, _: c_int) -> u32 {
     let made = check_current().and_then(|()| {
-        let client = client()?;
-        let mut state = client.lock();
         if flags > 1 {
             return Err(status::INVALID_VALUE);
         }
-        let stream = state.free_stream().ok_or(status::OUT_OF_MEMORY)?;
-        let done = done(client, stream);
-        state.streams.insert(stream, done);
-        Ok((STREAM_BASE + stream as usize) as *mut c_void)
+        Ok((STREAM_BASE + open(client()?)? as usize) as *mut c_void)
     });
     // SAFETY: as above.
     unsafe { answer(place, made) }
 }
 
+pub(crate) fn open(client: &Client) -> Result<u32, u32> {
+    let mut state = client.lock();
+    let stream = state.free_stream().ok_or(status::OUT_OF_MEMORY)?;
+    state.streams.insert(stream, done(client, stream));
+    Ok(stream)
+}
+
 /// Its place is used again only when it has nothing to do any more.
-///
+pub(crate) fn close(client: &Client, stream: u32) -> Result<(), u32> {
+    loop {
+        let mut state = client.lock();
+        let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
+        if client.failure() != 0 || done(client, stream) == given {
+            state.streams.remove(&stream);
+            return Ok(());
+        }
+        drop(state);
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+}
+
 /// # Safety
 /// Nobody uses it any more.
 pub(crate) unsafe extern "C" fn cuStreamDestroy(stream: *mut c_void) -> u32 {
-    run(|| {
-        let (client, stream) = (client()?, number_of(stream)?);
-        loop {
-            let mut state = client.lock();
-            let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
-            if client.failure() != 0 || done(client, stream) == given {
-                state.streams.remove(&stream);
-                return Ok(());
-            }
-            drop(state);
-            std::thread::sleep(std::time::Duration::from_micros(50));
-        }
-    })
+    run(|| close(client()?, number_of(stream)?))
 }
 
 /// # Safety

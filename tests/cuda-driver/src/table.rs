@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::plan::plan;
-use crate::{batch, context, memory, start, stream, vmm};
+use crate::{batch, context, forbidden, memory, start, stream, vmm};
 
 /// Why there is no such function, as the driver numbers it.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +43,8 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         4000 context::cuCtxPushCurrent;
         4000 context::cuCtxPopCurrent;
         4000 context::cuCtxGetCurrent;
+        4000 context::cuCtxSetCurrent;
+        2000 forbidden::cuCtxSynchronize;
         10010 context::cuThreadExchangeStreamCaptureMode;
         3020 memory::cuMemAlloc;
         3020 memory::cuMemFree;
@@ -58,6 +60,12 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         3020 stream::cuMemcpyDtoHAsync;
         3020 stream::cuMemcpyDtoDAsync;
         11070 stream::cuStreamWriteValue64;
+        2000 forbidden::cuStreamSynchronize;
+        2000 forbidden::cuEventSynchronize;
+        4000 forbidden::cuMemcpy;
+        3020 forbidden::cuMemcpyHtoD;
+        3020 forbidden::cuMemcpyDtoH;
+        3020 forbidden::cuMemcpyDtoD;
         10000 stream::cuLaunchHostFunc;
         2000 stream::cuEventCreate;
         4000 stream::cuEventDestroy;

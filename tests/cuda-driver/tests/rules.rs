@@ -42,6 +42,11 @@ fn apart(test: &str, library: Option<&str>, plan: &str) -> bool {
     false
 }
 
+/// The same on the stand-in.
+fn on_stand_in(test: &str, plan: &str) -> bool {
+    apart(test, Some(stand_in().to_str().unwrap()), plan)
+}
+
 /// Runs the rest of a test on the stand-in of each of these releases: the number of one of them there.
 fn on_releases(test: &str, releases: &[&str]) -> Option<i32> {
     if std::env::var(ASKED).is_ok_and(|asked| asked == test) {
@@ -61,9 +66,17 @@ fn exported(name: &CStr) -> *mut c_void {
     library.find_unversioned(name).expect("it is the stand-in").as_ptr()
 }
 
-/// The same on the stand-in.
-fn on_stand_in(test: &str, plan: &str) -> bool {
-    apart(test, Some(stand_in().to_str().unwrap()), plan)
+/// What the stand-in has under a name as a release has it, or the number of why it has not.
+fn find(name: &CStr, version: i32) -> Result<*mut c_void, u32> {
+    type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
+    let (mut place, mut became) = (std::ptr::null_mut::<c_void>(), 0u32);
+    let get = exported(c"cuGetProcAddress_v2");
+    // SAFETY: a function of this type, a C string, and two places.
+    let answered = unsafe {
+        std::mem::transmute::<*mut c_void, Get>(get)(name.as_ptr(), &raw mut place, version, 0, &raw mut became)
+    };
+    assert_eq!(answered == 0, !place.is_null());
+    if place.is_null() { Err(became) } else { Ok(place) }
 }
 
 #[test]
@@ -294,21 +307,18 @@ told! {
 }
 
 #[test]
+fn the_stand_in_counts_forbidden_calls() {
+    if on_stand_in("the_stand_in_counts_forbidden_calls", "") {
+        let find = |name: &CStr, version| find(name, version).expect("it has forbidden calls too");
+        queues::forbidden::calls(exported(c"penstock_cuda_stand_in_forbidden"), &find);
+    }
+}
+
+#[test]
 fn each_release_of_the_stand_in_has_its_functions() {
     const TEST: &str = "each_release_of_the_stand_in_has_its_functions";
     const BATCH: &CStr = c"cuMemcpyBatchAsync";
     let Some(asked) = on_releases(TEST, &["12020", "12080", "13000"]) else { return };
-    let find = |name: &CStr, version| {
-        let (mut place, mut became) = (std::ptr::null_mut::<c_void>(), 0u32);
-        let get = exported(c"cuGetProcAddress_v2");
-        type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
-        // SAFETY: a function of this type, a C string, and two places.
-        let answered = unsafe {
-            std::mem::transmute::<*mut c_void, Get>(get)(name.as_ptr(), &raw mut place, version, 0, &raw mut became)
-        };
-        assert_eq!(answered == 0, !place.is_null());
-        if place.is_null() { Err(became) } else { Ok(place) }
-    };
     let has = |version| find(BATCH, version).is_ok();
     // A release has what is older than it; and asked for what is younger, no driver answers.
     assert_eq!([has(12_070), has(12_080), has(13_000)], [false, asked >= 12_080, asked >= 13_000]);
