@@ -285,6 +285,7 @@ functions! {
             kind: CUmemAllocationHandleType,
             flags: u64,
         );
+        11000 fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
         10020 fn cuMemImportFromShareableHandle(
             handle: *mut CUmemGenericAllocationHandle,
             shareable: *mut c_void,

@@ -26,7 +26,7 @@ pub(crate) struct Range {
     pub(crate) bytes: u64,
     /// Grows with each, whatever its address.
     pub(crate) id: u64,
-    /// Of device memory the number of its file.
+    /// The number of its file, if one was made for it.
     pub(crate) number: u64,
     /// Of a mapping of memory that was made by itself.
     pub(crate) vmm: Option<Vmm>,
@@ -36,12 +36,14 @@ pub(crate) struct Range {
 pub(crate) struct Vmm {
     /// 0: none yet, 1: may be read, 3: written too.
     pub(crate) rights: u32,
-    pub(crate) exports: bool,
-    pub(crate) gpudirect: bool,
+    pub(crate) handle: u64,
 }
 
-/// Memory that was made or imported by itself.
+/// Memory that was made or imported by itself, for as long as it is held or mapped.
 pub(crate) struct Handle {
+    /// So many releases it takes. At none it is nobody's handle any more.
+    pub(crate) holds: u32,
+    pub(crate) mappings: u32,
     pub(crate) file: OwnedFd,
     /// The number of that file.
     pub(crate) number: u64,
@@ -244,6 +246,16 @@ impl State {
     pub(crate) fn fresh_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    /// A handle that somebody holds.
+    pub(crate) fn handle(&mut self, handle: u64) -> Result<&mut Handle, u32> {
+        self.handles.get_mut(&handle).filter(|of| of.holds > 0).ok_or(status::INVALID_VALUE)
+    }
+
+    /// What is neither held nor mapped is gone.
+    pub(crate) fn drop_unused(&mut self, handle: u64) {
+        self.handles.retain(|&number, of| number != handle || of.holds > 0 || of.mappings > 0);
     }
 
     pub(crate) fn add_handle(&mut self, handle: Handle) -> u64 {

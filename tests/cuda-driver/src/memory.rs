@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
-use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
 use crate::card::{Client, Range, State, client, client_of_failed};
 use crate::context::{PRIMARY, check_current};
 use crate::plan::plan;
-use crate::protocol::{Kind, memory_file};
+use crate::protocol::{Kind, Mapping, memory_file};
 use crate::start::{BYTES, answer, check_started, run};
 use crate::status;
 
@@ -171,31 +171,84 @@ fn file_of(address: u64, bytes: u64) -> Option<(OwnedFd, u64)> {
 /// So many bytes are mapped there, for as long as they are registered.
 pub(crate) unsafe extern "C" fn cuMemHostRegister(address: *mut c_void, bytes: usize, flags: c_uint) -> u32 {
     let registered = check_current().and_then(|()| {
-        let (client, address, bytes) = (client()?, address as u64, bytes as u64);
-        if bytes == 0 || address == 0 || flags & !0xf != 0 {
+        if flags & !0xf != 0 {
             return Err(status::INVALID_VALUE);
         }
-        let mut state = client.lock();
-        let meets = |(&base, range): (&u64, &Range)| base < address + bytes && address < base + range.bytes;
-        if state.device.iter().any(meets) {
-            return Err(status::INVALID_VALUE);
-        }
-        if state.host.iter().any(meets) {
-            return Err(status::HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        let pinned: u64 = state.host.values().map(|range| range.bytes).sum();
-        if pinned + bytes > plan().pinned {
-            return Err(status::OUT_OF_MEMORY);
-        }
-        let file = file_of(address, bytes);
-        let offset = file.as_ref().map_or(0, |(_, offset)| *offset);
-        let numbers = [address, bytes, offset, 0];
-        client.tell(Kind::Pin, numbers, file.as_ref().map(|(file, _)| file))?;
-        let id = state.fresh_id();
-        state.host.insert(address, Range { bytes, id, number: 0, vmm: None });
-        Ok(())
+        register(address as u64, bytes as u64, 0)
     });
     registered.err().unwrap_or(status::SUCCESS)
+}
+
+/// The number is that of a file that was made for it, if one was.
+fn register(address: u64, bytes: u64, number: u64) -> Result<(), u32> {
+    let client = client()?;
+    if bytes == 0 || address == 0 {
+        return Err(status::INVALID_VALUE);
+    }
+    let mut state = client.lock();
+    let meets = |(&base, range): (&u64, &Range)| base < address + bytes && address < base + range.bytes;
+    if state.device.iter().any(meets) {
+        return Err(status::INVALID_VALUE);
+    }
+    if state.host.iter().any(meets) {
+        return Err(status::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let pinned: u64 = state.host.values().map(|range| range.bytes).sum();
+    if pinned + bytes > plan().pinned {
+        return Err(status::OUT_OF_MEMORY);
+    }
+    let file = file_of(address, bytes);
+    let offset = file.as_ref().map_or(0, |(_, offset)| *offset);
+    let numbers = [address, bytes, offset, 0];
+    client.tell(Kind::Pin, numbers, file.as_ref().map(|(file, _)| file))?;
+    let id = state.fresh_id();
+    state.host.insert(address, Range { bytes, id, number, vmm: None });
+    Ok(())
+}
+
+/// # Safety
+/// The place is one for an address.
+pub(crate) unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> u32 {
+    let made = check_current().and_then(|()| {
+        if bytes == 0 || flags & !0x7 != 0 {
+            return Err(status::INVALID_VALUE);
+        }
+        let file = memory_file(bytes).map_err(|_| status::OUT_OF_MEMORY)?;
+        let number = File::from(file.try_clone().map_err(|_| status::UNKNOWN)?).metadata();
+        let mapping = Mapping::new(file.as_fd(), 0, bytes).map_err(|_| status::OUT_OF_MEMORY)?;
+        register(mapping.as_ptr() as u64, bytes as u64, number.map_err(|_| status::UNKNOWN)?.ino())?;
+        // Unmapped when it is freed.
+        Ok(std::mem::ManuallyDrop::new(mapping).as_ptr().cast())
+    });
+    // SAFETY: as above.
+    unsafe { answer(place, made) }
+}
+
+/// # Safety
+/// Nobody uses it any more.
+pub(crate) unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> u32 {
+    run(|| {
+        let client = client()?;
+        let bytes = match client.lock().host.get(&(address as u64)) {
+            Some(range) if range.number != 0 => range.bytes,
+            _ => return Err(status::INVALID_VALUE),
+        };
+        unregister(client, address as u64)?;
+        release_addresses(address as u64, bytes);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The place is one for an address.
+pub(crate) unsafe extern "C" fn cuMemHostGetDevicePointer(place: *mut u64, address: *mut c_void, flags: c_uint) -> u32 {
+    let found = check_current().and_then(|()| {
+        let state = client()?.lock();
+        let is_known = flags == 0 && State::find(&state.host, address as u64, 1).is_some();
+        if is_known { Ok(address as u64) } else { Err(status::INVALID_VALUE) }
+    });
+    // SAFETY: as above.
+    unsafe { answer(place, found) }
 }
 
 /// # Safety
@@ -205,7 +258,7 @@ pub(crate) unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32
         let (client, address) = (client()?, address as u64);
         let is_inside = {
             let state = client.lock();
-            let is_whole = state.host.contains_key(&address);
+            let is_whole = state.host.get(&address).is_some_and(|range| range.number == 0);
             (!is_whole).then(|| State::find(&state.host, address, 1).is_some())
         };
         match is_inside {
@@ -213,10 +266,41 @@ pub(crate) unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32
             Some(false) => return Err(status::HOST_MEMORY_NOT_REGISTERED),
             None => {}
         }
-        wait_for_all(client);
-        client.lock().host.remove(&address);
-        client.tell(Kind::Unpin, [address, 0, 0, 0], None)
+        unregister(client, address)
     })
+}
+
+fn unregister(client: &Client, address: u64) -> Result<(), u32> {
+    wait_for_all(client);
+    client.lock().host.remove(&address);
+    client.tell(Kind::Unpin, [address, 0, 0, 0], None)
+}
+
+/// Writes an attribute, which is a number of four bytes or of eight.
+///
+/// # Safety
+/// The place has eight bytes.
+unsafe fn write_attribute(place: *mut c_void, attribute: c_uint, value: u64) {
+    let is_wide = matches!(attribute, 1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20);
+    // SAFETY: as above.
+    unsafe { if is_wide { place.cast::<u64>().write(value) } else { place.cast::<u32>().write(value as u32) } }
+}
+
+/// # Safety
+/// The place has eight bytes.
+pub(crate) unsafe extern "C" fn cuPointerGetAttribute(place: *mut c_void, attribute: c_uint, address: u64) -> u32 {
+    let found = check_started().and_then(|()| {
+        let state = client_of_failed()?.lock();
+        attribute_of(&state, attribute, address).filter(|_| !place.is_null()).ok_or(status::INVALID_VALUE)
+    });
+    match found {
+        Err(status) => status,
+        Ok(value) => {
+            // SAFETY: as above.
+            unsafe { write_attribute(place, attribute, value) };
+            status::SUCCESS
+        }
+    }
 }
 
 /// # Safety
@@ -239,10 +323,8 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
         // SAFETY: as above.
         let (attribute, place) = unsafe { (*attributes.add(at), *places.add(at)) };
         let value = attribute_of(&state, attribute, address).unwrap_or(0);
-        // Numbers of four bytes and of eight.
-        let is_wide = matches!(attribute, 1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20);
         // SAFETY: as above.
-        unsafe { if is_wide { place.cast::<u64>().write(value) } else { place.cast::<u32>().write(value as u32) } }
+        unsafe { write_attribute(place, attribute, value) };
     }
     status::SUCCESS
 }
@@ -253,6 +335,7 @@ fn attribute_of(state: &State, attribute: c_uint, address: u64) -> Option<u64> {
     let (base, range) = device.or_else(|| State::find(&state.host, address, 1))?;
     let is_allocation = device.is_some() && range.vmm.is_none();
     let rights = range.vmm.as_ref().map_or(3, |vmm| vmm.rights);
+    let handle = range.vmm.as_ref().and_then(|vmm| state.handles.get(&vmm.handle));
     let (first, bytes) = match &range.vmm {
         Some(_) => state.reservation(address)?,
         None => (base, range.bytes),
@@ -261,17 +344,17 @@ fn attribute_of(state: &State, attribute: c_uint, address: u64) -> Option<u64> {
         1 if range.vmm.is_none() => PRIMARY as u64, // CONTEXT
         2 if device.is_some() => 2,                 // MEMORY_TYPE
         2 => 1,
-        3 if rights != 0 => address,                                        // DEVICE_POINTER
-        4 if device.is_none() => address,                                   // HOST_POINTER
-        7 => range.id,                                                      // BUFFER_ID
-        10 => u64::from(is_allocation),                                     // IS_LEGACY_CUDA_IPC_CAPABLE
-        11 => first,                                                        // RANGE_START_ADDR
-        12 => bytes,                                                        // RANGE_SIZE
-        13 => 1,                                                            // MAPPED
-        14 => u64::from(range.vmm.as_ref().is_some_and(|vmm| vmm.exports)), // ALLOWED_HANDLE_TYPES
-        15 => u64::from(is_allocation || range.vmm.as_ref().is_some_and(|vmm| vmm.gpudirect)), // IS_GPU_DIRECT_RDMA_CAPABLE
-        16 => u64::from(rights),                                                               // ACCESS_FLAGS
-        18 if is_allocation => range.bytes.next_multiple_of(GRANULARITY),                      // MAPPING_SIZE
+        3 => return (rights != 0).then_some(address),    // DEVICE_POINTER
+        4 => return device.is_none().then_some(address), // HOST_POINTER
+        7 => range.id,                                   // BUFFER_ID
+        10 => u64::from(is_allocation),                  // IS_LEGACY_CUDA_IPC_CAPABLE
+        11 => first,                                     // RANGE_START_ADDR
+        12 => bytes,                                     // RANGE_SIZE
+        13 => 1,                                         // MAPPED
+        14 => u64::from(handle.is_some_and(|of| of.exports)), // ALLOWED_HANDLE_TYPES
+        15 => u64::from(is_allocation || handle.is_some_and(|of| of.gpudirect)), // IS_GPU_DIRECT_RDMA_CAPABLE
+        16 => u64::from(rights),                         // ACCESS_FLAGS
+        18 if is_allocation => range.bytes.next_multiple_of(GRANULARITY), // MAPPING_SIZE
         18 => range.bytes,
         19 => base, // MAPPING_BASE_ADDR
         _ => 0,

@@ -36,6 +36,8 @@ pub enum Kind {
     Batch,
     /// A value to an address, which may be the device's.
     Word,
+    /// Waits until the value at an address is at least so great: address, value, nothing, and whether it is the device's.
+    WaitWord,
     /// A function of the client's and its argument; goes back to it.
     Call,
     /// An event has come so far: its number, and which use of it.

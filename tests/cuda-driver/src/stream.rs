@@ -49,6 +49,13 @@ pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(place: *mut *mut c_vo
     unsafe { answer(place, made) }
 }
 
+/// # Safety
+/// The place is one for an address.
+pub(crate) unsafe extern "C" fn cuStreamCreate(place: *mut *mut c_void, flags: c_uint) -> u32 {
+    // SAFETY: as above.
+    unsafe { cuStreamCreateWithPriority(place, flags, 0) }
+}
+
 pub(crate) fn open(client: &Client) -> Result<u32, u32> {
     let mut state = client.lock();
     let stream = state.free_stream().ok_or(status::OUT_OF_MEMORY)?;
@@ -158,6 +165,20 @@ pub(crate) unsafe extern "C" fn cuStreamWriteValue64(stream: *mut c_void, to: u6
         }
         let is_device = place_of(&client.lock(), to, 8, WRITES).ok_or(status::INVALID_VALUE)?;
         client.queue(stream, Kind::Word, [to, value, 0, TO_DEVICE * u64::from(is_device)])
+    })
+}
+
+/// # Safety
+/// A place of eight bytes that the card may reach, until the value has come.
+pub(crate) unsafe extern "C" fn cuStreamWaitValue64(stream: *mut c_void, at: u64, value: u64, flags: c_uint) -> u32 {
+    run(|| {
+        let (client, stream) = (client()?, number_of(stream)?);
+        // 0: until it is at least so great. Nobody here waits otherwise.
+        if flags != 0 || !at.is_multiple_of(8) {
+            return Err(status::INVALID_VALUE);
+        }
+        let is_device = place_of(&client.lock(), at, 8, READS).ok_or(status::INVALID_VALUE)?;
+        client.queue(stream, Kind::WaitWord, [at, value, 0, FROM_DEVICE * u64::from(is_device)])
     })
 }
 

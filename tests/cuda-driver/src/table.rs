@@ -50,9 +50,14 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         3020 memory::cuMemFree;
         3020 memory::cuMemGetInfo;
         3020 memory::cuMemGetAddressRange;
+        4000 memory::cuPointerGetAttribute;
         7000 memory::cuPointerGetAttributes;
+        2020 memory::cuMemHostAlloc;
+        2000 memory::cuMemFreeHost;
+        3020 memory::cuMemHostGetDevicePointer;
         6050 memory::cuMemHostRegister;
         4000 memory::cuMemHostUnregister;
+        2000 stream::cuStreamCreate;
         5050 stream::cuStreamCreateWithPriority;
         4000 stream::cuStreamDestroy;
         2000 stream::cuStreamQuery;
@@ -60,6 +65,7 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         3020 stream::cuMemcpyDtoHAsync;
         3020 stream::cuMemcpyDtoDAsync;
         11070 stream::cuStreamWriteValue64;
+        11070 stream::cuStreamWaitValue64;
         2000 forbidden::cuStreamSynchronize;
         2000 forbidden::cuEventSynchronize;
         4000 forbidden::cuMemcpy;
@@ -80,6 +86,8 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         10020 vmm::cuMemMap;
         10020 vmm::cuMemUnmap;
         10020 vmm::cuMemSetAccess;
+        10020 vmm::cuMemGetAllocationPropertiesFromHandle;
+        11000 vmm::cuMemRetainAllocationHandle;
         10020 vmm::cuMemExportToShareableHandle;
         10020 vmm::cuMemImportFromShareableHandle;
         11070 start::cuMemGetHandleForAddressRange;

@@ -118,7 +118,8 @@ pub(crate) unsafe extern "C" fn cuMemCreate(
             return Err(status::NOT_SUPPORTED);
         }
         let (file, number) = make(client, bytes as u64)?;
-        Ok(state.add_handle(Handle { file, number, bytes: bytes as u64, exports, gpudirect }))
+        let bytes = bytes as u64;
+        Ok(state.add_handle(Handle { holds: 1, mappings: 0, file, number, bytes, exports, gpudirect }))
     });
     // SAFETY: as above.
     unsafe { answer(place, made) }
@@ -128,9 +129,14 @@ pub(crate) unsafe extern "C" fn cuMemCreate(
 /// It is not used any more.
 pub(crate) unsafe extern "C" fn cuMemRelease(handle: u64) -> u32 {
     code(vmm(|client, state| {
-        let gone = state.handles.remove(&handle).ok_or(status::INVALID_VALUE)?;
-        // Where it is mapped it stays.
-        client.tell(Kind::Free, [gone.number, 0, 0, 0], None)
+        let of = state.handle(handle)?;
+        of.holds -= 1;
+        if of.holds == 0 {
+            // Where it is mapped it stays.
+            client.tell(Kind::Free, [of.number, 0, 0, 0], None)?;
+            state.drop_unused(handle);
+        }
+        Ok(())
     }))
 }
 
@@ -170,10 +176,9 @@ pub(crate) unsafe extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> 
 pub(crate) unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> u32 {
     code(vmm(|client, state| {
         let bytes = bytes as u64;
-        let of = state.handles.get(&handle).ok_or(status::INVALID_VALUE)?;
-        let (number, kind) = (of.number, Vmm { rights: 0, exports: of.exports, gpudirect: of.gpudirect });
+        let &mut Handle { number, bytes: all, .. } = state.handle(handle)?;
         // A handle is mapped whole.
-        if offset != 0 || bytes != of.bytes {
+        if offset != 0 || bytes != all {
             return Err(status::NOT_SUPPORTED);
         }
         check(flags == 0 && address.is_multiple_of(GRANULARITY))?;
@@ -181,8 +186,9 @@ pub(crate) unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usi
         check(state.device.range(address..address + bytes).next().is_none())?;
         check(State::find(&state.device, address, 1).is_none())?;
         client.tell(Kind::Map, [address, number, 0, 0], None)?;
+        state.handle(handle)?.mappings += 1;
         let id = state.fresh_id();
-        state.device.insert(address, Range { bytes, id, number, vmm: Some(kind) });
+        state.device.insert(address, Range { bytes, id, number, vmm: Some(Vmm { rights: 0, handle }) });
         Ok(())
     }))
 }
@@ -207,8 +213,10 @@ fn mappings(state: &State, address: u64, bytes: usize) -> Result<Vec<u64>, u32> 
 pub(crate) unsafe extern "C" fn cuMemUnmap(address: u64, bytes: usize) -> u32 {
     code(vmm(|client, state| {
         for mapping in mappings(state, address, bytes)? {
-            state.device.remove(&mapping);
             client.tell(Kind::Unmap, [mapping, 0, 0, 0], None)?;
+            let Some(Vmm { handle, .. }) = state.device.remove(&mapping).and_then(|range| range.vmm) else { continue };
+            state.handles.entry(handle).and_modify(|of| of.mappings -= 1);
+            state.drop_unused(handle);
         }
         Ok(())
     }))
@@ -237,6 +245,45 @@ pub(crate) unsafe extern "C" fn cuMemSetAccess(address: u64, bytes: usize, wante
 }
 
 /// # Safety
+/// A place for properties.
+pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(place: *mut Properties, handle: u64) -> u32 {
+    let found = vmm(|_, state| {
+        let of = state.handle(handle)?;
+        Ok(Properties {
+            kind: PINNED,
+            handle_kinds: if of.exports { DESCRIPTOR } else { 0 },
+            location: Location { kind: DEVICE, number: 0 },
+            _windows: std::ptr::null_mut(),
+            _compression: 0,
+            gpudirect: u8::from(of.gpudirect),
+            _usage: [0; 6],
+        })
+    });
+    // SAFETY: as above.
+    unsafe { answer(place, found) }
+}
+
+/// One more hold of the handle that is mapped at an address.
+///
+/// # Safety
+/// A place for a handle.
+pub(crate) unsafe extern "C" fn cuMemRetainAllocationHandle(place: *mut u64, address: *mut c_void) -> u32 {
+    let retained = vmm(|client, state| {
+        let (base, _) = State::find(&state.device, address as u64, 1).ok_or(status::INVALID_VALUE)?;
+        let mapping = state.device.get(&base).and_then(|range| range.vmm.as_ref()).ok_or(status::INVALID_VALUE)?;
+        let handle = mapping.handle;
+        let of = state.handles.get_mut(&handle).ok_or(status::INVALID_VALUE)?;
+        if of.holds == 0 {
+            client.tell_memory(&of.file)?;
+        }
+        of.holds += 1;
+        Ok(handle)
+    });
+    // SAFETY: as above.
+    unsafe { answer(place, retained) }
+}
+
+/// # Safety
 /// A place for a descriptor.
 pub(crate) unsafe extern "C" fn cuMemExportToShareableHandle(
     place: *mut c_int,
@@ -245,7 +292,7 @@ pub(crate) unsafe extern "C" fn cuMemExportToShareableHandle(
     flags: u64,
 ) -> u32 {
     let exported = vmm(|_, state| {
-        let of = state.handles.get(&handle).ok_or(status::INVALID_VALUE)?;
+        let of = state.handle(handle)?;
         // What was imported is not passed on.
         check(of.exports && kind == DESCRIPTOR && flags == 0)?;
         // SAFETY: the copy is the caller's.
@@ -269,7 +316,8 @@ pub(crate) unsafe extern "C" fn cuMemImportFromShareableHandle(
         check(kind == DESCRIPTOR)?;
         let file = file_of(descriptor as RawFd).ok_or(status::UNKNOWN)?;
         let (number, bytes) = client.tell_memory(&file)?;
-        Ok(state.add_handle(Handle { file, number, bytes, exports: false, gpudirect: false }))
+        let (holds, mappings, exports, gpudirect) = (1, 0, false, false);
+        Ok(state.add_handle(Handle { holds, mappings, file, number, bytes, exports, gpudirect }))
     });
     // SAFETY: as above.
     unsafe { answer(place, imported) }

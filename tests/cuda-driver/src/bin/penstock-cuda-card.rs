@@ -194,6 +194,11 @@ impl Card<'_> {
             (Kind::Wait, [event, use_of_it, ..]) => {
                 self.progress.events[event as usize].load(Ordering::Acquire) < use_of_it
             }
+            (Kind::WaitWord, [at, value, _, flags]) => {
+                let mut word = [0; 8];
+                self.read((at, flags & FROM_DEVICE != 0), &mut word);
+                u64::from_ne_bytes(word) < value
+            }
             (Kind::Record, _) => self.worked[stream].elapsed() < self.events_late,
             _ => false,
         };

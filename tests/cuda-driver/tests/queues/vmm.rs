@@ -84,6 +84,16 @@ impl Calls {
         unsafe { self.0.cuMemRelease(handle) }.unwrap()
     }
 
+    /// One more hold of the handle that is mapped there.
+    fn retain(&self, address: CUdeviceptr) -> Result<CUmemGenericAllocationHandle, Status> {
+        let mut handle = 0;
+        // SAFETY: it writes one handle.
+        match unsafe { self.0.cuMemRetainAllocationHandle(&raw mut handle, address as *mut c_void) }.unwrap() {
+            Status::SUCCESS => Ok(handle),
+            status => Err(status),
+        }
+    }
+
     fn export(&self, handle: CUmemGenericAllocationHandle) -> Result<c_int, Status> {
         let mut file: c_int = -1;
         // SAFETY: it writes one descriptor.
@@ -204,20 +214,23 @@ pub(crate) fn memory_is_back() {
     let before = free_bytes(&current);
     for _ in 0..3 {
         let memory = current.memory(BYTES);
+        assert_eq!(calls.retain(memory), Err(Status::INVALID_VALUE), "it is not of a handle");
         assert_eq!(before - free_bytes(&current), BYTES);
         // SAFETY: nothing uses it.
         assert_eq!(unsafe { current.driver.cuMemFree(memory) }, Status::SUCCESS);
         assert_eq!(free_bytes(&current), before);
 
-        // Held by its handle, then by its mappings, and gone with the last.
+        // Held by its handle, then by its mappings, by a handle of one of these, and gone with the last.
         let (address, handle) = calls.mapped(BYTES);
         let other = calls.reserve(BYTES);
         assert_eq!(calls.map(other, BYTES, 0, handle), Status::SUCCESS);
         assert_eq!(before - free_bytes(&current), BYTES);
         assert_eq!(calls.unmap(address, BYTES), Status::SUCCESS);
         assert_eq!(calls.release(handle), Status::SUCCESS);
-        assert_eq!(before - free_bytes(&current), BYTES);
+        let retained = calls.retain(other + 5).unwrap();
         assert_eq!(calls.unmap(other, BYTES), Status::SUCCESS);
+        assert_eq!(before - free_bytes(&current), BYTES);
+        assert_eq!(calls.release(retained), Status::SUCCESS);
         assert_eq!(free_bytes(&current), before);
         for reserved in [address, other] {
             assert_eq!(calls.release_addresses(reserved, BYTES), Status::SUCCESS);
