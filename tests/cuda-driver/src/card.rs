@@ -28,15 +28,10 @@ pub(crate) struct Range {
     pub(crate) id: u64,
     /// The number of its file, if one was made for it.
     pub(crate) number: u64,
-    /// Of a mapping of memory that was made by itself.
-    pub(crate) vmm: Option<Vmm>,
-}
-
-/// What is known of a mapping.
-pub(crate) struct Vmm {
     /// 0: none yet, 1: may be read, 3: written too.
     pub(crate) rights: u32,
-    pub(crate) handle: u64,
+    /// Of a mapping of memory that was made by itself.
+    pub(crate) handle: Option<u64>,
 }
 
 /// Memory that was made or imported by itself, for as long as it is held or mapped.
@@ -61,8 +56,11 @@ pub(crate) struct State {
     pub(crate) handles: BTreeMap<u64, Handle>,
     /// Of each stream that there is how many messages it was given.
     pub(crate) streams: BTreeMap<u32, u64>,
+    /// The same of those that were destroyed with work left, which is done.
+    pub(crate) destroyed_streams: BTreeMap<u32, u64>,
     /// Of each event that there is how often it was recorded.
     pub(crate) events: BTreeMap<u64, u64>,
+    pub(crate) destroyed_events: BTreeMap<u64, u64>,
     last_id: u64,
     last_handle: u64,
 }
@@ -135,6 +133,16 @@ impl Client {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of a stream how many messages were done.
+    pub(crate) fn done(&self, stream: u32) -> u64 {
+        self.progress().done[stream as usize].load(Ordering::Acquire)
+    }
+
+    /// Of an event which use has come.
+    pub(crate) fn come(&self, event: u64) -> u64 {
+        self.progress().events[event as usize].load(Ordering::Acquire)
     }
 
     pub(crate) fn progress(&self) -> &Progress {
@@ -216,7 +224,7 @@ impl Client {
                 return Err(self.failure());
             }
             let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
-            if given - self.progress().done[stream as usize].load(Ordering::Acquire) < DEPTH_MAX {
+            if given - self.done(stream) < DEPTH_MAX {
                 break given;
             }
             drop(state);
@@ -276,11 +284,8 @@ impl State {
         let mut at = address;
         while at < end {
             let Some((base, range)) = Self::find(&self.device, at, 1) else { return false };
-            let is_right = match &range.vmm {
-                Some(vmm) => vmm.rights & rights == rights,
-                None => at == address && end <= base + range.bytes,
-            };
-            if !is_right {
+            let is_whole = at == address && end <= base + range.bytes;
+            if range.rights & rights != rights || (range.handle.is_none() && !is_whole) {
                 return false;
             }
             at = base + range.bytes;
@@ -296,10 +301,12 @@ impl State {
     }
 
     pub(crate) fn free_stream(&self) -> Option<u32> {
-        (0..STREAMS_MAX as u32).find(|stream| !self.streams.contains_key(stream))
+        let is_free = |stream: &u32| !self.streams.contains_key(stream) && !self.destroyed_streams.contains_key(stream);
+        (0..STREAMS_MAX as u32).find(is_free)
     }
 
     pub(crate) fn free_event(&self) -> Option<u64> {
-        (0..EVENTS_MAX as u64).find(|event| !self.events.contains_key(event))
+        let is_free = |event: &u64| !self.events.contains_key(event) && !self.destroyed_events.contains_key(event);
+        (0..EVENTS_MAX as u64).find(is_free)
     }
 }

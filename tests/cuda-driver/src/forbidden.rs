@@ -11,7 +11,7 @@ use crate::memory::wait_for_all;
 use crate::protocol::{FROM_DEVICE, Kind, TO_DEVICE};
 use crate::start::{run, write_text};
 use crate::status;
-use crate::stream::{READS, WRITES, close, cuEventQuery, cuStreamQuery, open, place_of};
+use crate::stream::{READS, WRITES, cuEventQuery, cuStreamQuery, finish, open, place_of};
 
 /// How often each was made.
 static MADE: Mutex<BTreeMap<&str, u32>> = Mutex::new(BTreeMap::new());
@@ -91,7 +91,7 @@ fn copy(to: u64, from: u64, bytes: usize) -> u32 {
         let flags = (TO_DEVICE * u64::from(to_device)) | (FROM_DEVICE * u64::from(from_device));
         let stream = open(client)?;
         client.queue(stream, Kind::Copy, [to, from, bytes as u64, flags])?;
-        close(client, stream)?;
+        finish(client, stream)?;
         crate::card::client().map(|_| ())
     })
 }

@@ -6,7 +6,8 @@
 //! - [`plan`]: what it pretends to be, and what is to go wrong, from the environment
 //! - [`table`]: its functions by name and version
 //! - [`start`]: starting, and devices; [`context`]: contexts, and what a thread has current
-//! - [`memory`]: device memory, and host memory that the card may reach; [`vmm`]: device memory that is made, mapped and passed on by itself
+//! - [`memory`]: device memory, and what is known of a pointer; [`vmm`]: device memory that is made, mapped and passed on by itself
+//! - [`host`]: host memory that the card may reach
 //! - [`stream`]: what is to be done with it; [`batch`]: many copies at once
 //! - [`forbidden`]: calls that Penstock makes nowhere, which are counted
 //! - [`card`]: the process that does it (`bin/penstock-cuda-card`), so that it goes on while this one is stopped; [`protocol`]: what is said between
@@ -15,6 +16,7 @@ mod batch;
 mod card;
 mod context;
 mod forbidden;
+mod host;
 mod memory;
 mod plan;
 pub mod protocol;

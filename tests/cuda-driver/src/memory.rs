@@ -1,16 +1,14 @@
-//! Device memory, host memory that the card may reach, and what is known of a pointer.
+//! Device memory, and what is known of a pointer.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
-use std::fs::{self, File};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::OwnedFd;
 
 use crate::card::{Client, Range, State, client, client_of_failed};
 use crate::context::{PRIMARY, check_current};
 use crate::plan::plan;
-use crate::protocol::{Kind, Mapping, memory_file};
+use crate::protocol::{Kind, memory_file};
 use crate::start::{BYTES, answer, check_started, run};
 use crate::status;
 
@@ -32,7 +30,7 @@ fn allocate(bytes: u64) -> Result<u64, u32> {
     let address = reserve(whole, GRANULARITY)?;
     client.tell(Kind::Map, [address, number, 0, 0], None)?;
     let id = state.fresh_id();
-    state.device.insert(address, Range { bytes, id, number, vmm: None });
+    state.device.insert(address, Range { bytes, id, number, rights: 3, handle: None });
     Ok(address)
 }
 
@@ -77,8 +75,8 @@ pub(crate) fn release_addresses(address: u64, bytes: u64) {
 pub(crate) fn wait_for_all(client: &Client) {
     let is_busy = || {
         let state = client.lock();
-        let done = |stream: u32| client.progress().done[stream as usize].load(std::sync::atomic::Ordering::Acquire);
-        client.failure() == 0 && state.streams.iter().any(|(&stream, &given)| done(stream) < given)
+        let mut all = state.streams.iter().chain(&state.destroyed_streams);
+        client.failure() == 0 && all.any(|(&stream, &given)| client.done(stream) < given)
     };
     while is_busy() {
         std::thread::sleep(std::time::Duration::from_micros(50));
@@ -90,7 +88,7 @@ pub(crate) fn wait_for_all(client: &Client) {
 pub(crate) unsafe extern "C" fn cuMemFree(address: u64) -> u32 {
     run(|| {
         let client = client()?;
-        if client.lock().device.get(&address).is_none_or(|range| range.vmm.is_some()) {
+        if client.lock().device.get(&address).is_none_or(|range| range.handle.is_some()) {
             return Err(status::INVALID_VALUE);
         }
         wait_for_all(client);
@@ -141,139 +139,6 @@ pub(crate) unsafe extern "C" fn cuMemGetInfo(free: *mut usize, total: *mut usize
             refused => refused,
         }
     }
-}
-
-/// The file that a range of this process is shared from, as this process has it open, and the offset in it; none: it is of no such file, and
-/// the card asks this process.
-fn file_of(address: u64, bytes: u64) -> Option<(OwnedFd, u64)> {
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    let (inode, offset) = maps.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let (range, rights, offset) = (words.next()?, words.next()?, words.next()?);
-        let inode: u64 = words.nth(1)?.parse().ok()?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        let (start, end) = range.split_once('-')?;
-        let (start, end, offset) = (number(start)?, number(end)?, number(offset)?);
-        let is_it = rights.ends_with('s') && inode != 0 && start <= address && address + bytes <= end;
-        is_it.then(|| (inode, offset + (address - start)))
-    })?;
-    let numbers =
-        fs::read_dir("/proc/self/fd").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_it = |number: &RawFd| fs::metadata(format!("/proc/self/fd/{number}")).is_ok_and(|file| file.ino() == inode);
-    let number = numbers.into_iter().find(is_it)?;
-    // SAFETY: the copy is owned by nobody else.
-    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
-    // SAFETY: as above.
-    (copy >= 0).then(|| (unsafe { OwnedFd::from_raw_fd(copy) }, offset))
-}
-
-/// # Safety
-/// So many bytes are mapped there, for as long as they are registered.
-pub(crate) unsafe extern "C" fn cuMemHostRegister(address: *mut c_void, bytes: usize, flags: c_uint) -> u32 {
-    let registered = check_current().and_then(|()| {
-        if flags & !0xf != 0 {
-            return Err(status::INVALID_VALUE);
-        }
-        register(address as u64, bytes as u64, 0)
-    });
-    registered.err().unwrap_or(status::SUCCESS)
-}
-
-/// The number is that of a file that was made for it, if one was.
-fn register(address: u64, bytes: u64, number: u64) -> Result<(), u32> {
-    let client = client()?;
-    if bytes == 0 || address == 0 {
-        return Err(status::INVALID_VALUE);
-    }
-    let mut state = client.lock();
-    let meets = |(&base, range): (&u64, &Range)| base < address + bytes && address < base + range.bytes;
-    if state.device.iter().any(meets) {
-        return Err(status::INVALID_VALUE);
-    }
-    if state.host.iter().any(meets) {
-        return Err(status::HOST_MEMORY_ALREADY_REGISTERED);
-    }
-    let pinned: u64 = state.host.values().map(|range| range.bytes).sum();
-    if pinned + bytes > plan().pinned {
-        return Err(status::OUT_OF_MEMORY);
-    }
-    let file = file_of(address, bytes);
-    let offset = file.as_ref().map_or(0, |(_, offset)| *offset);
-    let numbers = [address, bytes, offset, 0];
-    client.tell(Kind::Pin, numbers, file.as_ref().map(|(file, _)| file))?;
-    let id = state.fresh_id();
-    state.host.insert(address, Range { bytes, id, number, vmm: None });
-    Ok(())
-}
-
-/// # Safety
-/// The place is one for an address.
-pub(crate) unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> u32 {
-    let made = check_current().and_then(|()| {
-        if bytes == 0 || flags & !0x7 != 0 {
-            return Err(status::INVALID_VALUE);
-        }
-        let file = memory_file(bytes).map_err(|_| status::OUT_OF_MEMORY)?;
-        let number = File::from(file.try_clone().map_err(|_| status::UNKNOWN)?).metadata();
-        let mapping = Mapping::new(file.as_fd(), 0, bytes).map_err(|_| status::OUT_OF_MEMORY)?;
-        register(mapping.as_ptr() as u64, bytes as u64, number.map_err(|_| status::UNKNOWN)?.ino())?;
-        // Unmapped when it is freed.
-        Ok(std::mem::ManuallyDrop::new(mapping).as_ptr().cast())
-    });
-    // SAFETY: as above.
-    unsafe { answer(place, made) }
-}
-
-/// # Safety
-/// Nobody uses it any more.
-pub(crate) unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> u32 {
-    run(|| {
-        let client = client()?;
-        let bytes = match client.lock().host.get(&(address as u64)) {
-            Some(range) if range.number != 0 => range.bytes,
-            _ => return Err(status::INVALID_VALUE),
-        };
-        unregister(client, address as u64)?;
-        release_addresses(address as u64, bytes);
-        Ok(())
-    })
-}
-
-/// # Safety
-/// The place is one for an address.
-pub(crate) unsafe extern "C" fn cuMemHostGetDevicePointer(place: *mut u64, address: *mut c_void, flags: c_uint) -> u32 {
-    let found = check_current().and_then(|()| {
-        let state = client()?.lock();
-        let is_known = flags == 0 && State::find(&state.host, address as u64, 1).is_some();
-        if is_known { Ok(address as u64) } else { Err(status::INVALID_VALUE) }
-    });
-    // SAFETY: as above.
-    unsafe { answer(place, found) }
-}
-
-/// # Safety
-/// Nobody uses it any more.
-pub(crate) unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32 {
-    run(|| {
-        let (client, address) = (client()?, address as u64);
-        let is_inside = {
-            let state = client.lock();
-            let is_whole = state.host.get(&address).is_some_and(|range| range.number == 0);
-            (!is_whole).then(|| State::find(&state.host, address, 1).is_some())
-        };
-        match is_inside {
-            Some(true) => return Err(status::INVALID_VALUE),
-            Some(false) => return Err(status::HOST_MEMORY_NOT_REGISTERED),
-            None => {}
-        }
-        unregister(client, address)
-    })
-}
-
-fn unregister(client: &Client, address: u64) -> Result<(), u32> {
-    wait_for_all(client);
-    client.lock().host.remove(&address);
-    client.tell(Kind::Unpin, [address, 0, 0, 0], None)
 }
 
 /// Writes an attribute, which is a number of four bytes or of eight.
@@ -333,27 +198,26 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
 fn attribute_of(state: &State, attribute: c_uint, address: u64) -> Option<u64> {
     let device = State::find(&state.device, address, 1);
     let (base, range) = device.or_else(|| State::find(&state.host, address, 1))?;
-    let is_allocation = device.is_some() && range.vmm.is_none();
-    let rights = range.vmm.as_ref().map_or(3, |vmm| vmm.rights);
-    let handle = range.vmm.as_ref().and_then(|vmm| state.handles.get(&vmm.handle));
-    let (first, bytes) = match &range.vmm {
+    let is_allocation = device.is_some() && range.handle.is_none();
+    let handle = range.handle.and_then(|handle| state.handles.get(&handle));
+    let (first, bytes) = match range.handle {
         Some(_) => state.reservation(address)?,
         None => (base, range.bytes),
     };
     Some(match attribute {
-        1 if range.vmm.is_none() => PRIMARY as u64, // CONTEXT
-        2 if device.is_some() => 2,                 // MEMORY_TYPE
+        1 if range.handle.is_none() => PRIMARY as u64, // CONTEXT
+        2 if device.is_some() => 2,                    // MEMORY_TYPE
         2 => 1,
-        3 => return (rights != 0).then_some(address),    // DEVICE_POINTER
-        4 => return device.is_none().then_some(address), // HOST_POINTER
-        7 => range.id,                                   // BUFFER_ID
-        10 => u64::from(is_allocation),                  // IS_LEGACY_CUDA_IPC_CAPABLE
-        11 => first,                                     // RANGE_START_ADDR
-        12 => bytes,                                     // RANGE_SIZE
-        13 => 1,                                         // MAPPED
+        3 => return (range.rights != 0).then_some(address), // DEVICE_POINTER
+        4 => return device.is_none().then_some(address),    // HOST_POINTER
+        7 => range.id,                                      // BUFFER_ID
+        10 => u64::from(is_allocation),                     // IS_LEGACY_CUDA_IPC_CAPABLE
+        11 => first,                                        // RANGE_START_ADDR
+        12 => bytes,                                        // RANGE_SIZE
+        13 => 1,                                            // MAPPED
         14 => u64::from(handle.is_some_and(|of| of.exports)), // ALLOWED_HANDLE_TYPES
         15 => u64::from(is_allocation || handle.is_some_and(|of| of.gpudirect)), // IS_GPU_DIRECT_RDMA_CAPABLE
-        16 => u64::from(rights),                         // ACCESS_FLAGS
+        16 => u64::from(range.rights),                      // ACCESS_FLAGS
         18 if is_allocation => range.bytes.next_multiple_of(GRANULARITY), // MAPPING_SIZE
         18 => range.bytes,
         19 => base, // MAPPING_BASE_ADDR

@@ -2,7 +2,6 @@
 #![allow(non_snake_case, reason = "the driver's names")]
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::Ordering;
 
 use crate::card::{Client, State, client};
 use crate::context::check_current;
@@ -32,10 +31,6 @@ fn event_of(event: *mut c_void) -> Result<u64, u32> {
     (event as usize).checked_sub(EVENT_BASE).map(|number| number as u64).ok_or(status::INVALID_HANDLE)
 }
 
-fn done(client: &Client, stream: u32) -> u64 {
-    client.progress().done[stream as usize].load(Ordering::Acquire)
-}
-
 /// # Safety
 /// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(place: *mut *mut c_void, flags: c_uint, _: c_int) -> u32 {
@@ -58,29 +53,33 @@ pub(crate) unsafe extern "C" fn cuStreamCreate(place: *mut *mut c_void, flags: c
 
 pub(crate) fn open(client: &Client) -> Result<u32, u32> {
     let mut state = client.lock();
+    state.destroyed_streams.retain(|&stream, &mut given| client.done(stream) < given);
     let stream = state.free_stream().ok_or(status::OUT_OF_MEMORY)?;
-    state.streams.insert(stream, done(client, stream));
+    state.streams.insert(stream, client.done(stream));
     Ok(stream)
 }
 
-/// Its place is used again only when it has nothing to do any more.
-pub(crate) fn close(client: &Client, stream: u32) -> Result<(), u32> {
-    loop {
-        let mut state = client.lock();
-        let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
-        if client.failure() != 0 || done(client, stream) == given {
-            state.streams.remove(&stream);
-            return Ok(());
-        }
-        drop(state);
+/// What it has to do is done all the same, and its place is used again after that.
+fn destroy(client: &Client, stream: u32) -> Result<(), u32> {
+    let mut state = client.lock();
+    let given = state.streams.remove(&stream).ok_or(status::INVALID_HANDLE)?;
+    state.destroyed_streams.insert(stream, given);
+    Ok(())
+}
+
+/// Waits for what a stream has to do, and destroys it.
+pub(crate) fn finish(client: &Client, stream: u32) -> Result<(), u32> {
+    let given = *client.lock().streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
+    while client.failure() == 0 && client.done(stream) < given {
         std::thread::sleep(std::time::Duration::from_micros(50));
     }
+    destroy(client, stream)
 }
 
 /// # Safety
 /// Nobody uses it any more.
 pub(crate) unsafe extern "C" fn cuStreamDestroy(stream: *mut c_void) -> u32 {
-    run(|| close(client()?, number_of(stream)?))
+    run(|| destroy(client()?, number_of(stream)?))
 }
 
 /// # Safety
@@ -92,7 +91,7 @@ pub(crate) unsafe extern "C" fn cuStreamQuery(stream: *mut c_void) -> u32 {
     run(|| {
         let (client, stream) = (client()?, number_of(stream)?);
         let given = *client.lock().streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
-        if done(client, stream) == given { Ok(()) } else { Err(status::NOT_READY) }
+        if client.done(stream) == given { Ok(()) } else { Err(status::NOT_READY) }
     })
 }
 
@@ -101,10 +100,8 @@ pub(crate) fn place_of(state: &State, address: u64, bytes: u64, rights: u32) -> 
     if State::find(&state.device, address, 1).is_some() {
         return state.is_device(address, bytes, rights).then_some(true);
     }
-    if State::find(&state.host, address, 1).is_some() {
-        return State::find(&state.host, address, bytes).map(|_| false);
-    }
-    None
+    let (_, range) = State::find(&state.host, address, bytes)?;
+    (range.rights & rights == rights).then_some(false)
 }
 
 fn copy(stream: *mut c_void, to: u64, from: u64, bytes: usize, wants: [bool; 2]) -> u32 {
@@ -204,8 +201,9 @@ pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut *mut c_void, _flags: c
     let made = check_current().and_then(|()| {
         let client = client()?;
         let mut state = client.lock();
+        state.destroyed_events.retain(|&event, &mut uses| client.come(event) < uses);
         let event = state.free_event().ok_or(status::OUT_OF_MEMORY)?;
-        let uses = client.progress().events[event as usize].load(Ordering::Acquire);
+        let uses = client.come(event);
         state.events.insert(event, uses);
         Ok((EVENT_BASE + event as usize) as *mut c_void)
     });
@@ -218,7 +216,10 @@ pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut *mut c_void, _flags: c
 pub(crate) unsafe extern "C" fn cuEventDestroy(event: *mut c_void) -> u32 {
     run(|| {
         let (client, event) = (client()?, event_of(event)?);
-        client.lock().events.remove(&event).map(|_| ()).ok_or(status::INVALID_HANDLE)
+        let mut state = client.lock();
+        let uses = state.events.remove(&event).ok_or(status::INVALID_HANDLE)?;
+        state.destroyed_events.insert(event, uses);
+        Ok(())
     })
 }
 
@@ -246,7 +247,7 @@ pub(crate) unsafe extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
     run(|| {
         let (client, event) = (client()?, event_of(event)?);
         let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
-        let has_come = client.progress().events[event as usize].load(Ordering::Acquire) >= uses;
+        let has_come = client.come(event) >= uses;
         if has_come { Ok(()) } else { Err(status::NOT_READY) }
     })
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::plan::plan;
-use crate::{batch, context, forbidden, memory, start, stream, vmm};
+use crate::{batch, context, forbidden, host, memory, start, stream, vmm};
 
 /// Why there is no such function, as the driver numbers it.
 #[derive(Debug, Clone, Copy)]
@@ -52,11 +52,11 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         3020 memory::cuMemGetAddressRange;
         4000 memory::cuPointerGetAttribute;
         7000 memory::cuPointerGetAttributes;
-        2020 memory::cuMemHostAlloc;
-        2000 memory::cuMemFreeHost;
-        3020 memory::cuMemHostGetDevicePointer;
-        6050 memory::cuMemHostRegister;
-        4000 memory::cuMemHostUnregister;
+        2020 host::cuMemHostAlloc;
+        2000 host::cuMemFreeHost;
+        3020 host::cuMemHostGetDevicePointer;
+        6050 host::cuMemHostRegister;
+        4000 host::cuMemHostUnregister;
         2000 stream::cuStreamCreate;
         5050 stream::cuStreamCreateWithPriority;
         4000 stream::cuStreamDestroy;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use crate::card::{Client, Handle, Range, State, Vmm, client};
+use crate::card::{Client, Handle, Range, State, client};
 use crate::memory::{GRANULARITY, make, release_addresses, reserve};
 use crate::plan::plan;
 use crate::protocol::{FILE_NAME, Kind};
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usi
         client.tell(Kind::Map, [address, number, 0, 0], None)?;
         state.handle(handle)?.mappings += 1;
         let id = state.fresh_id();
-        state.device.insert(address, Range { bytes, id, number, vmm: Some(Vmm { rights: 0, handle }) });
+        state.device.insert(address, Range { bytes, id, number, rights: 0, handle: Some(handle) });
         Ok(())
     }))
 }
@@ -198,7 +198,7 @@ fn mappings(state: &State, address: u64, bytes: usize) -> Result<Vec<u64>, u32> 
     let (end, mut at) = (address.checked_add(bytes as u64).ok_or(status::INVALID_VALUE)?, address);
     let mut found = Vec::new();
     while at < end {
-        let range = state.device.get(&at).filter(|range| range.vmm.is_some()).ok_or(status::INVALID_VALUE)?;
+        let range = state.device.get(&at).filter(|range| range.handle.is_some()).ok_or(status::INVALID_VALUE)?;
         found.push(at);
         at += range.bytes;
     }
@@ -214,7 +214,7 @@ pub(crate) unsafe extern "C" fn cuMemUnmap(address: u64, bytes: usize) -> u32 {
     code(vmm(|client, state| {
         for mapping in mappings(state, address, bytes)? {
             client.tell(Kind::Unmap, [mapping, 0, 0, 0], None)?;
-            let Some(Vmm { handle, .. }) = state.device.remove(&mapping).and_then(|range| range.vmm) else { continue };
+            let Some(handle) = state.device.remove(&mapping).and_then(|range| range.handle) else { continue };
             state.handles.entry(handle).and_modify(|of| of.mappings -= 1);
             state.drop_unused(handle);
         }
@@ -236,8 +236,7 @@ pub(crate) unsafe extern "C" fn cuMemSetAccess(address: u64, bytes: usize, wante
             access.location.check()?;
             check(matches!(access.rights, 0 | 1 | 3))?;
             for mapping in &mappings {
-                let kind = state.device.get_mut(mapping).and_then(|range| range.vmm.as_mut());
-                kind.ok_or(status::INVALID_VALUE)?.rights = access.rights;
+                state.device.get_mut(mapping).ok_or(status::INVALID_VALUE)?.rights = access.rights;
             }
         }
         Ok(())
@@ -269,9 +268,8 @@ pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(place: *m
 /// A place for a handle.
 pub(crate) unsafe extern "C" fn cuMemRetainAllocationHandle(place: *mut u64, address: *mut c_void) -> u32 {
     let retained = vmm(|client, state| {
-        let (base, _) = State::find(&state.device, address as u64, 1).ok_or(status::INVALID_VALUE)?;
-        let mapping = state.device.get(&base).and_then(|range| range.vmm.as_ref()).ok_or(status::INVALID_VALUE)?;
-        let handle = mapping.handle;
+        let mapping = State::find(&state.device, address as u64, 1);
+        let handle = mapping.and_then(|(_, range)| range.handle).ok_or(status::INVALID_VALUE)?;
         let of = state.handles.get_mut(&handle).ok_or(status::INVALID_VALUE)?;
         if of.holds == 0 {
             client.tell_memory(&of.file)?;

@@ -14,6 +14,8 @@ use penstock_cuda_sys::types::{CUcontext, CUdeviceptr, CUevent, CUpointer_attrib
 use penstock_cuda_sys::{Driver, Status};
 
 const MIB: usize = 1 << 20;
+/// The flag that memory is registered with which the card only reads.
+const READ_ONLY: u32 = 8;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -216,6 +218,16 @@ pub(crate) fn pinned_memory() {
         assert_eq!(driver.cuMemHostRegister(at(48 << 10), 0, 0), Status::INVALID_VALUE);
         assert_eq!(driver.cuMemHostRegister(null_mut(), 4096, 0), Status::INVALID_VALUE);
         assert_eq!(driver.cuMemHostRegister(device as *mut c_void, 4096, 0), Status::INVALID_VALUE);
+        let read_only = anonymous(8192).cast::<c_void>();
+        libc::mprotect(read_only, 4096, libc::PROT_READ);
+        libc::munmap(read_only.byte_add(4096), 4096);
+        assert_eq!(driver.cuMemHostRegister(read_only, 4096, 0), Status::INVALID_VALUE, "a mapping to be read only");
+        assert_eq!(driver.cuMemHostRegister(read_only, 8192, READ_ONLY), Status::INVALID_VALUE, "beyond the mapping");
+        assert_eq!(driver.cuMemHostRegister(read_only, 4096, READ_ONLY), Status::SUCCESS);
+        let stream = current.stream();
+        assert_eq!(driver.cuMemcpyHtoDAsync(device, read_only, 4096, stream), Status::SUCCESS);
+        assert_eq!(driver.cuMemcpyDtoHAsync(read_only, device, 4096, stream), Status::INVALID_VALUE);
+        current.wait(stream);
         assert_eq!(driver.cuMemHostUnregister(at(8192)), Status::INVALID_VALUE);
         assert_eq!(driver.cuMemHostUnregister(at(56 << 10)), Status::HOST_MEMORY_NOT_REGISTERED);
     }
@@ -325,12 +337,23 @@ pub(crate) fn events() {
             has_come
         });
     }
-    // SAFETY: nothing uses them any more.
+    // What was destroyed does what it has to do all the same.
+    // SAFETY: all else is there until it has passed.
     unsafe {
-        current.wait(other);
+        for _ in 0..4 {
+            assert_eq!(driver.cuMemcpyHtoDAsync(device, host.cast(), BYTES, one), Status::SUCCESS);
+        }
+        assert_eq!(driver.cuEventRecord(event, one), Status::SUCCESS);
+        assert_eq!(driver.cuStreamWaitEvent(other, event, 0), Status::SUCCESS);
+        assert_eq!(driver.cuStreamWriteValue64(other, word as u64, 11, 0), Status::SUCCESS);
         assert_eq!(driver.cuEventDestroy(event), Status::SUCCESS);
-        assert_eq!(driver.cuStreamDestroy(other), Status::SUCCESS);
+        for stream in [one, other] {
+            assert_eq!(driver.cuStreamDestroy(stream), Status::SUCCESS);
+        }
+        let next = current.event();
+        assert_eq!(driver.cuEventQuery(next), Status::SUCCESS, "a new one has come");
     }
+    until(|| seen.load(Ordering::Acquire) == 11);
 }
 
 static CALLED: AtomicU32 = AtomicU32::new(0);
