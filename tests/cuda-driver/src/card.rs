@@ -15,7 +15,7 @@ use crate::plan::plan;
 use crate::protocol::{EVENTS_MAX, Kind, Mapping, Message, Progress, STREAMS_MAX, memory_file};
 use crate::status;
 
-/// Messages of one stream that may wait: the call blocks then, until the stream moves.
+/// Copies and words of one stream that may wait: the call blocks then, until the stream moves.
 const DEPTH_MAX: u64 = 1021;
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 /// A card that has not heard for so long is none any more.
@@ -56,10 +56,13 @@ pub(crate) struct State {
     pub(crate) handles: BTreeMap<u64, Handle>,
     /// Of each stream that there is how many messages it was given.
     pub(crate) streams: BTreeMap<u32, u64>,
-    /// The same of those that were destroyed with work left, which is done.
+    /// How many of these were copies and words, whatever has become of the stream.
+    pub(crate) moved: BTreeMap<u32, u64>,
+    /// Of each stream that was destroyed with work left, which is done, how many messages it was given.
     pub(crate) destroyed_streams: BTreeMap<u32, u64>,
     /// Of each event that there is how often it was recorded.
     pub(crate) events: BTreeMap<u64, u64>,
+    /// The same of those that were destroyed before they came.
     pub(crate) destroyed_events: BTreeMap<u64, u64>,
     last_id: u64,
     last_handle: u64,
@@ -224,7 +227,8 @@ impl Client {
                 return Err(self.failure());
             }
             let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
-            if given - self.done(stream) < DEPTH_MAX {
+            let moved = self.progress().moved[stream as usize].load(Ordering::Acquire);
+            if !kind.moves() || state.moved.get(&stream).unwrap_or(&0) - moved < DEPTH_MAX {
                 break given;
             }
             drop(state);
@@ -234,6 +238,7 @@ impl Client {
         // Under the lock, so that a stream has its messages in the order of their numbers.
         self.send(Message { kind, stream, numbers }, file)?;
         state.streams.insert(stream, given + 1);
+        *state.moved.entry(stream).or_default() += u64::from(kind.moves());
         Ok(())
     }
 }

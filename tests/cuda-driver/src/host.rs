@@ -4,7 +4,9 @@
 use std::ffi::{CString, c_uint, c_void};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use crate::card::{Client, Range, State, client};
 use crate::context::check_current;
@@ -16,6 +18,9 @@ use crate::status;
 
 /// `CU_MEMHOSTREGISTER_READ_ONLY`.
 const READ_ONLY: c_uint = 8;
+
+/// How shared memory is called that has no file in a folder.
+const NO_FILES: [&str; 3] = ["/memfd:", "/SYSV", "/anon_hugepage"];
 
 /// A mapping of this process.
 struct Line {
@@ -44,16 +49,19 @@ impl Line {
 
     /// Whether it shares pages with a file on a disk.
     fn is_of_disk(&self) -> bool {
-        let Ok(path) = CString::new(self.path.as_str()) else { return false };
+        let is_file = self.rights.ends_with('s') && !NO_FILES.iter().any(|name| self.path.starts_with(name));
+        // The file may have no name any more.
+        let folder = Path::new(&self.path).parent().and_then(|folder| CString::new(folder.as_os_str().as_bytes()).ok());
+        let Some(folder) = folder.filter(|_| is_file) else { return false };
         // SAFETY: all zeros are such a structure, which is written; a C string.
         let kind = unsafe {
             let mut said: libc::statfs = std::mem::zeroed();
-            if libc::statfs(path.as_ptr(), &raw mut said) != 0 {
+            if libc::statfs(folder.as_ptr(), &raw mut said) != 0 {
                 return false;
             }
             said.f_type
         };
-        self.rights.ends_with('s') && ![libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&kind)
+        ![libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&kind)
     }
 }
 

@@ -60,6 +60,13 @@ pub struct Message {
 /// A copy of a batch, with the numbers that a copy of its own has.
 pub type Entry = [u64; 4];
 
+impl Kind {
+    /// Whether a stream takes only so many of these at once.
+    pub fn moves(self) -> bool {
+        matches!(self, Self::Copy | Self::Word)
+    }
+}
+
 /// Flags of the last number of a copy, and of a word.
 pub const TO_DEVICE: u64 = 1;
 pub const FROM_DEVICE: u64 = 2;
@@ -69,6 +76,8 @@ pub const FROM_DEVICE: u64 = 2;
 pub struct Progress {
     /// Of each stream how many of its messages were done.
     pub done: [AtomicU64; STREAMS_MAX],
+    /// How many of these were copies and words.
+    pub moved: [AtomicU64; STREAMS_MAX],
     /// Of each event which use of it has come.
     pub events: [AtomicU64; EVENTS_MAX],
     /// Not zero: nothing is done any more, and this is answered.

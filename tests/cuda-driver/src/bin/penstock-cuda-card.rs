@@ -211,10 +211,12 @@ impl Card<'_> {
         let stream = ready[random as usize % ready.len()];
         let is_done = self.step(stream);
         // What failed is never done.
+        let moves = self.streams[stream][0].message.kind.moves();
         if is_done && self.progress.failure.load(Ordering::Relaxed) == 0 {
             self.streams[stream].pop_front();
             // What was written is seen by whoever sees this.
             self.progress.done[stream].fetch_add(1, Ordering::Release);
+            self.progress.moved[stream].fetch_add(u64::from(moves), Ordering::Release);
             self.worked[stream] = Instant::now();
             self.work_left = self.work_left.map(|left| left - 1);
             if self.work_left == Some(0) {
