@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::fork::Maker;
+use crate::memory::Memory;
 use crate::window::Window;
 
 /// One use of one block: the generation tells it from earlier and later uses of the same index.
@@ -78,7 +79,7 @@ pub enum Released {
 /// A block's generation and count share one word, so that a count is only ever changed for the
 /// use it was meant for. The last block freed is the first taken: its lines are likeliest cached.
 pub struct BlockAllocator {
-    window: Window,
+    memory: Memory,
     block_bytes: u64,
     slots: Box<[Slot]>,
     free: Mutex<Vec<u32>>,
@@ -97,12 +98,12 @@ const fn parts(word: u64) -> (u32, u32) {
 }
 
 impl BlockAllocator {
-    /// All `total` blocks of `block_bytes` in `window` are free. The caller checked that they fit.
-    pub(crate) fn new(window: Window, block_bytes: u64, total: u32) -> Self {
+    /// All `total` blocks of `block_bytes` in this memory are free. The caller checked that they fit.
+    pub(crate) fn new(memory: Memory, block_bytes: u64, total: u32) -> Self {
         let slots = (0..total).map(|_| Slot(AtomicU64::new(word(0, 0)))).collect();
         // Popped from the end, so a fresh pool hands out its blocks in order.
         let free = Mutex::new((0..total).rev().collect());
-        Self { window, block_bytes, slots, free, maker: Maker::this_process() }
+        Self { memory, block_bytes, slots, free, maker: Maker::this_process() }
     }
 
     /// Bytes of a block.
@@ -344,8 +345,13 @@ impl Blocks {
     }
 
     /// The memory of the `i`-th block, if it lies at its [`offset`](Self::offset).
+    pub fn memory(&self, i: usize) -> Option<Memory> {
+        self.held.allocator.memory.slice(self.offset(i)?, self.held.allocator.block_bytes)
+    }
+
+    /// The same, if a processor can touch it.
     pub fn window(&self, i: usize) -> Option<Window> {
-        self.held.allocator.window.slice(self.offset(i)?, self.held.allocator.block_bytes)
+        self.memory(i)?.host().cloned()
     }
 
     /// Those at these places, in the same order, as a handle of their own. They are held by both handles, and free when both are gone.

@@ -21,6 +21,7 @@
 
 pub mod blocks;
 pub mod copy;
+pub mod device_blocks;
 pub mod error;
 pub mod fork;
 mod hash;
@@ -46,6 +47,7 @@ pub mod window;
 
 pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeError};
 pub use copy::{CopyError, Hint};
+pub use device_blocks::DeviceBlocks;
 pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
 pub use host::HostMemory;
 pub use life::{LivenessError, LivenessLock};

@@ -52,6 +52,12 @@ impl DeviceWindow {
         self.device
     }
 
+    /// What keeps the memory, for whoever made it.
+    pub fn keep<T: Any>(&self) -> Option<&T> {
+        let keep: &(dyn Any + Send + Sync) = &*self.keep;
+        keep.downcast_ref()
+    }
+
     /// Bytes in the window.
     #[inline]
     pub fn len(&self) -> u64 {
@@ -94,7 +100,7 @@ impl DeviceWindow {
     }
 }
 
-/// Memory of a device that Penstock did not allocate.
+/// Memory of a device, as it is registered.
 #[derive(Debug)]
 pub struct DeviceMemory {
     window: DeviceWindow,
@@ -107,6 +113,19 @@ impl DeviceMemory {
     /// The range is memory of that device, belongs to one allocation, and stays so until the deregistration of its region was answered
     /// `Quiesced`, the engine was closed and did not name it, or its quarantine was released: until then the device may read and write it at any time.
     pub unsafe fn from_raw(device: DeviceId, base: u64, len: u64) -> Result<Self, MemoryError> {
+        // SAFETY: the caller promises that the range stays what it is for as long as it can be used.
+        unsafe { Self::kept(device, (base, len), Arc::new(())) }
+    }
+
+    /// The same of memory that lives as long as `keep`, which [`DeviceWindow::keep`] gives back.
+    ///
+    /// # Safety
+    /// As of [`DeviceWindow::new`].
+    pub unsafe fn kept(
+        device: DeviceId,
+        (base, len): (u64, u64),
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, MemoryError> {
         if base == 0 {
             return Err(MemoryError::NullBase);
         }
@@ -116,8 +135,8 @@ impl DeviceMemory {
         if base.checked_add(len).is_none() {
             return Err(MemoryError::AddressOverflow { base, len });
         }
-        // SAFETY: the caller promises that the range stays what it is for as long as it can be used.
-        let window = unsafe { DeviceWindow::new(device, (base, len), true, Arc::new(())) };
+        // SAFETY: the caller promises the same.
+        let window = unsafe { DeviceWindow::new(device, (base, len), true, keep) };
         Ok(Self { window })
     }
 
@@ -165,6 +184,14 @@ impl Memory {
         match self {
             Self::Host(window) => window.address_of(offset, len),
             Self::Device(window) => window.address_of(offset, len),
+        }
+    }
+
+    /// The part of `len` bytes at `offset`, or `None` where it leaves the memory.
+    pub fn slice(&self, offset: u64, len: u64) -> Option<Self> {
+        match self {
+            Self::Host(window) => window.slice(offset, len).map(Self::Host),
+            Self::Device(window) => window.slice(offset, len).map(Self::Device),
         }
     }
 

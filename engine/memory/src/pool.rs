@@ -12,7 +12,7 @@ use crate::mapping::{Access, HUGE_PAGE_BYTES, Mapping, page_bytes, round_up};
 use crate::memfd;
 use crate::numa;
 use crate::pages::{self, PageKind, PagesReport};
-use crate::pool_spec::{Pages, Place, PoolSpec};
+use crate::pool_spec::{Pages, PoolSpec};
 use crate::renew::Pieces;
 use crate::segment::window_over;
 use crate::window::Window;
@@ -41,11 +41,11 @@ pub struct Pool {
 impl Pool {
     /// Makes the pool: allocates, maps, backs every page and seals.
     pub fn create(spec: PoolSpec) -> Result<Self, MemoryError> {
-        if spec.place == Place::Device {
+        if spec.device_id().is_some() {
             return Err(MemoryError::NotHere {
-                what: "device memory",
-                why: "this build has no support for devices",
-                mend: "use PoolSpec::host, or a build with a device backend",
+                what: "a pool of device memory that a processor can touch",
+                why: "only the device does",
+                mend: "make it with Engine::device_pool, or use PoolSpec::host",
             });
         }
         let blocks_total = blocks_total(&spec)?;
@@ -54,7 +54,7 @@ impl Pool {
         let node = numa::node_of(mapping.base().as_ptr());
         let (mapping, fd) = (Arc::new(mapping), Arc::new(fd));
         let window = window_over(Arc::clone(&mapping), Access::ReadWrite);
-        let blocks = BlockAllocator::new(window.clone(), block_bytes(&spec), blocks_total);
+        let blocks = BlockAllocator::new(window.clone().into(), block_bytes(&spec), blocks_total);
         let (label, rights, asked_node) = (spec.label, spec.rights, spec.node);
         let (pieces, blocks) = (Mutex::default(), Arc::new(blocks));
         Ok(Self { fd, mapping, pieces, window, label, rights, pages, node, asked_node, blocks })
@@ -161,11 +161,11 @@ pub(crate) fn map_unpopulated(
     Ok(mapping)
 }
 
-fn block_bytes(spec: &PoolSpec) -> u64 {
+pub(crate) fn block_bytes(spec: &PoolSpec) -> u64 {
     spec.block_bytes.unwrap_or(crate::pool_spec::DEFAULT_BLOCK_BYTES.min(spec.bytes))
 }
 
-fn blocks_total(spec: &PoolSpec) -> Result<u32, MemoryError> {
+pub(crate) fn blocks_total(spec: &PoolSpec) -> Result<u32, MemoryError> {
     if spec.bytes == 0 {
         return Err(MemoryError::Empty { what: WHAT });
     }

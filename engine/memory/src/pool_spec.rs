@@ -2,6 +2,8 @@
 
 use penstock_core::Rights;
 
+use crate::memory::DeviceId;
+
 /// Block size of a pool that asked for none, in bytes (or the whole pool where that is smaller).
 pub const DEFAULT_BLOCK_BYTES: u64 = 64 << 10;
 
@@ -35,7 +37,7 @@ pub struct PoolSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Host,
-    Device,
+    Device(DeviceId),
 }
 
 impl PoolSpec {
@@ -57,10 +59,22 @@ impl PoolSpec {
         &self.label
     }
 
-    /// A pool of `bytes` bytes of memory of a device. Making it answers `NotHere`: this build
-    /// has no device support.
-    pub fn device(_ordinal: u32, bytes: u64) -> Self {
-        Self { place: Place::Device, ..Self::host(bytes) }
+    /// A pool of `bytes` bytes of a device's memory, made by `Engine::device_pool`. Pages and node are of no meaning there.
+    pub fn device(device: DeviceId, bytes: u64) -> Self {
+        Self { place: Place::Device(device), ..Self::host(bytes) }
+    }
+
+    /// The device that it is to be on, if it is.
+    pub fn device_id(&self) -> Option<DeviceId> {
+        match self.place {
+            Place::Host => None,
+            Place::Device(device) => Some(device),
+        }
+    }
+
+    /// Its bytes, before they are rounded up.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Bytes of a block. Default: [`DEFAULT_BLOCK_BYTES`]. Smaller blocks waste less on short

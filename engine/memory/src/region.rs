@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use penstock_core::{Generation, RegionId, Rights};
 
+use crate::blocks::BlockAllocator;
+use crate::device_blocks::DeviceBlocks;
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::window::Window;
@@ -16,6 +18,8 @@ pub enum Origin {
     Pool(Arc<Pool>),
     /// Memory of this process that the caller brought.
     Host,
+    /// A pool of a device's memory.
+    DevicePool(Arc<DeviceBlocks>),
     /// A device's memory that the caller brought.
     Device,
 }
@@ -98,6 +102,15 @@ impl Region {
     pub fn pool(&self) -> Option<&Arc<Pool>> {
         match &self.origin {
             Origin::Pool(pool) => Some(pool),
+            Origin::Host | Origin::DevicePool(_) | Origin::Device => None,
+        }
+    }
+
+    /// The allocator of its blocks, if it is a pool, of whichever memory.
+    pub fn blocks(&self) -> Option<&Arc<BlockAllocator>> {
+        match &self.origin {
+            Origin::Pool(pool) => Some(pool.blocks()),
+            Origin::DevicePool(pool) => Some(pool.blocks()),
             Origin::Host | Origin::Device => None,
         }
     }

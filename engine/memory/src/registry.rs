@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use penstock_core::{Generation, RegionId, Rights};
 
+use crate::device_blocks::DeviceBlocks;
 use crate::hash::FastHash;
 use crate::host::HostMemory;
 use crate::memory::{DeviceMemory, Memory};
@@ -138,6 +139,13 @@ impl Registry {
         rights: Rights,
     ) -> Result<Arc<Region>, RegionError> {
         self.register(memory.window().clone().into(), label, rights, || Origin::Device)
+    }
+
+    /// Registers a pool of a device's memory under its own label and rights.
+    pub fn register_device_blocks(&self, pool: Arc<DeviceBlocks>) -> Result<Arc<Region>, RegionError> {
+        let (window, rights) = (pool.window().clone(), pool.rights());
+        let origin = Arc::clone(&pool);
+        self.register(window.into(), pool.label(), rights, || Origin::DevicePool(origin))
     }
 
     /// Registers a pool under its own label and rights; again gives the same region, counted.

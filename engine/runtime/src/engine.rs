@@ -25,7 +25,7 @@ use crate::inbox::Notification;
 use crate::peer::{Peer, covers};
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantined;
-use crate::region::{LocalRegion, Pool};
+use crate::region::{DevicePool, LocalRegion, Pool};
 use crate::shared::{ControlCall, Pending, Shared, SharedParts, WorkerShared};
 use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
@@ -230,6 +230,22 @@ impl<E: Env> Engine<E> {
         fits_a_frame(label)?;
         let region = self.engine.shared.registry.register_host(memory, label, rights)?;
         Ok(self.advertise(region))
+    }
+
+    /// Makes a pool of a device's memory ([`PoolSpec::device`]), registers it, and announces it to peers by its label. Its bytes are rounded up to what the device
+    /// makes memory of, 2 MiB as a rule.
+    pub fn device_pool(&self, spec: PoolSpec) -> Result<DevicePool<E>, RegionError> {
+        self.usable()?;
+        fits_a_frame(spec.label_text())?;
+        let device = spec.device_id().ok_or(penstock_memory::MemoryError::NotHere {
+            what: "a pool of no device",
+            why: "its specification is one of host memory",
+            mend: "use PoolSpec::device, or Engine::pool",
+        })?;
+        let memory = penstock_cuda::allocate(device, spec.bytes())?;
+        let pool = Arc::new(penstock_memory::DeviceBlocks::over(memory, spec)?);
+        let region = self.engine.shared.registry.register_device_blocks(Arc::clone(&pool))?;
+        Ok(DevicePool { region: self.advertise(region), pool })
     }
 
     /// Registers memory of a device, as [`device::adopt`](crate::device::adopt) has taken it in, and announces it to peers. Otherwise as

@@ -243,6 +243,9 @@ pub enum RegionError {
     /// The memory could not be made or taken in.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The same of a device's.
+    #[error(transparent)]
+    Device(#[from] penstock_cuda::CudaError),
     /// The call cannot be made.
     #[error("{0}")]
     Call(Cause),

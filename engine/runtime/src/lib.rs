@@ -81,7 +81,7 @@ pub use self::inbox::Notification;
 pub use self::peer::{Peer, RemoteCounter, RemoteRegion, Submit};
 pub use self::plan::{AddressedPlan, Near, Plan, PlanBuilder};
 pub use self::quiesce::{CancelOutcome, LocalQuiesce, Quarantined, RemoteQuiesce};
-pub use self::region::{LocalRegion, Pool};
+pub use self::region::{DevicePool, LocalRegion, Pool};
 pub use self::secret::SecretFileError;
 pub use self::statistics::{NetworkStatistics, Statistics};
 pub use self::system::SystemEnv;

@@ -16,9 +16,14 @@ use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{AccessPath, AdvertisedRegion, Caps, ImportError, PeerView, Registrar, RemoteMemory};
+use penstock_transport::{
+    AccessPath, AdvertisedRegion, Caps, ImportError, PeerView, Registrar, RemoteMemory, UNREACHED_DEVICE,
+};
 
 use crate::error::{ConnectError, RegionError};
+
+/// Why a device's memory is not reached where a transport has no way to it.
+const UNREACHED: &str = "it is memory of a device, which this session's transport does not reach; move it to host memory first, or connect engines of one process";
 
 /// A peer, from the moment its session stands.
 pub(crate) struct PeerState {
@@ -522,11 +527,17 @@ impl PeerState {
 
     /// How the region's memory would be reached from here.
     pub(crate) fn access_path(&self, entry: &RemoteEntry) -> AccessPath {
+        if entry.news.path == UNREACHED_DEVICE {
+            return AccessPath { name: AccessPath::NONE, reason: UNREACHED.to_owned() };
+        }
         self.registrar.access_path(&self.described(entry))
     }
 
     /// The region's memory as this process reaches it, mapped at the first call.
     pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<RemoteMemory, ImportError> {
+        if entry.news.path == UNREACHED_DEVICE {
+            return Err(ImportError::NoPath(UNREACHED.to_owned()));
+        }
         let mut tokens = entry.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = entry.memory.get() {
             return Ok(memory.clone());

@@ -272,7 +272,7 @@ impl<'a> PlanBuilder<'a> {
         let generation = local.generation();
         let near = RegionBounds::local(local.id(), generation, local.bytes());
         let far = RegionBounds::remote(entry.id(), entry.generation(), news.bytes, entry.rights());
-        let near = match local.pool() {
+        let near = match local.blocks() {
             Some(pool) => near.with_block_bytes(pool.block_bytes()),
             None => near,
         };

@@ -8,7 +8,7 @@ use penstock_core::{Cause, Env, Rights};
 use penstock_flows::Layout;
 use penstock_flows::action::RegionRef;
 use penstock_flows::geometry::{ShardStripe, clash_of};
-use penstock_memory::{Blocks, Deregistered, Region, TakeError, Window};
+use penstock_memory::{BlockAllocator, Blocks, Deregistered, DeviceId, Region, TakeError, Window};
 
 use crate::counter::Counter;
 use crate::engine_inner::EngineInner;
@@ -65,6 +65,11 @@ impl<E: Env> LocalRegion<E> {
     /// Its memory, if a processor can touch it. Peers may write it at any time, so it is never given out as a slice.
     pub fn host(&self) -> Option<&Window> {
         self.region.host()
+    }
+
+    /// The device whose memory it is, if it is a device's.
+    pub fn device(&self) -> Option<DeviceId> {
+        self.region.memory().device()
     }
 
     /// An arrival counter that peers find by this label.
@@ -153,20 +158,20 @@ impl<E: Env> LocalRegion<E> {
     /// Keeps all blocks of a pool that have bytes in these extents out of use: by the pool's own numbers, and by those of layouts of it that
     /// have others.
     fn withhold(&self, extents: &[(u64, u64)]) -> Vec<Blocks> {
-        let Some(pool) = self.region.pool() else { return Vec::new() };
-        let ranges = extents.iter().flat_map(|&(offset, len)| pool.blocks().withhold_range(offset, len));
+        let Some(pool) = self.region.blocks() else { return Vec::new() };
+        let ranges = extents.iter().flat_map(|&(offset, len)| pool.withhold_range(offset, len));
         let mut kept: Vec<Blocks> = ranges.collect();
         for layout in self.layouts_otherwise(pool) {
             let has_some = |index| extents.iter().any(|&(offset, len)| layout.has_bytes_in(index, offset, len));
-            kept.extend(pool.blocks().withhold(|index| index < layout.blocks() && has_some(index)));
+            kept.extend(pool.withhold(|index| index < layout.blocks() && has_some(index)));
         }
         kept
     }
 
     /// Layouts of it that give bytes the numbers of other blocks than the pool does.
-    fn layouts_otherwise(&self, pool: &penstock_memory::Pool) -> Vec<Arc<Layout>> {
+    fn layouts_otherwise(&self, pool: &BlockAllocator) -> Vec<Arc<Layout>> {
         let at = RegionRef { region: self.region.id(), generation: self.region.generation() };
-        let (len, blocks) = (pool.block_bytes(), pool.blocks_total());
+        let (len, blocks) = (pool.block_bytes(), pool.total());
         let own = [ShardStripe { base: 0, stride: len, len, blocks }];
         let is_other = |layout: &&Arc<Layout>| clash_of(&own, &layout.stripes()).is_some();
         self.engine.shared.look_at_manager(|manager| manager.layouts_in(at).filter(is_other).cloned().collect())
@@ -192,16 +197,7 @@ impl<E: Env> Pool<E> {
     /// The same, as soon as so many are free, at most after this time: blocks of transfers come back when the engine has seen that nothing
     /// touches them any more, a moment after they were let go. More than there are is refused at once.
     pub fn take_within(&self, count: usize, timeout: Duration) -> Result<Blocks, TakeError> {
-        let engine = &self.region.engine;
-        let until = engine.shared.env.now() + timeout;
-        let mut taken = self.take(count);
-        if taken.is_err() && count <= self.pool.blocks_total() as usize {
-            engine.wait_until(until, || {
-                taken = self.take(count);
-                taken.is_ok() || engine.shared.is_closing()
-            });
-        }
-        taken
+        take_within(&self.region.engine, self.pool.blocks(), count, timeout)
     }
 
     /// Its memory. Peers may write it at any time, so it is never given out as a slice.
@@ -212,6 +208,60 @@ impl<E: Env> Pool<E> {
     /// The memory itself: its blocks, pages and node.
     pub fn memory(&self) -> &Arc<penstock_memory::Pool> {
         &self.pool
+    }
+}
+
+fn take_within<E: Env>(
+    engine: &EngineInner<E>,
+    blocks: &Arc<BlockAllocator>,
+    count: usize,
+    timeout: Duration,
+) -> Result<Blocks, TakeError> {
+    let until = engine.shared.env.now() + timeout;
+    let mut taken = blocks.take(count);
+    if taken.is_err() && count <= blocks.total() as usize {
+        engine.wait_until(until, || {
+            taken = blocks.take(count);
+            taken.is_ok() || engine.shared.is_closing()
+        });
+    }
+    taken
+}
+
+/// Memory of a device that Penstock allocated, registered once and handed out in blocks.
+pub struct DevicePool<E: Env> {
+    pub(crate) region: LocalRegion<E>,
+    pub(crate) pool: Arc<penstock_memory::DeviceBlocks>,
+}
+
+impl<E: Env> DevicePool<E> {
+    /// As [`Pool::take`].
+    pub fn take(&self, count: usize) -> Result<Blocks, TakeError> {
+        self.pool.take(count)
+    }
+
+    /// As [`Pool::take_within`].
+    pub fn take_within(&self, count: usize, timeout: Duration) -> Result<Blocks, TakeError> {
+        take_within(&self.region.engine, self.pool.blocks(), count, timeout)
+    }
+
+    /// The memory itself: its device, its addresses and its blocks.
+    pub fn memory(&self) -> &Arc<penstock_memory::DeviceBlocks> {
+        &self.pool
+    }
+}
+
+impl<E: Env> Clone for DevicePool<E> {
+    fn clone(&self) -> Self {
+        Self { region: self.region.clone(), pool: Arc::clone(&self.pool) }
+    }
+}
+
+impl<E: Env> Deref for DevicePool<E> {
+    type Target = LocalRegion<E>;
+
+    fn deref(&self) -> &LocalRegion<E> {
+        &self.region
     }
 }
 

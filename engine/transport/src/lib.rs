@@ -43,7 +43,7 @@ pub use lane::{
 };
 pub use link::{
     AdvertisedRegion, ControlSender, Exported, Fds, ImportError, JoinError, Link, LocalEnd, Registrar, RemoteEnd,
-    Scope, Streams, Transport, TransportMessages,
+    Scope, Streams, Transport, TransportMessages, UNREACHED_DEVICE,
 };
 pub use packets::{PacketStatistics, PeerPackets};
 pub use pair::Pair;

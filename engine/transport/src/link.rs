@@ -81,6 +81,9 @@ pub struct Exported {
     pub extra_fds: Fds,
 }
 
+/// The access blob of a device's memory, told to peers whose transport does not reach any ([`Registrar::reaches_devices`]).
+pub const UNREACHED_DEVICE: &[u8] = b"memory of a device";
+
 /// Why a peer's region cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
@@ -159,6 +162,11 @@ pub trait Registrar: Send + Sync {
         // Fds that mean nothing to this transport are closed.
         drop(extra_fds);
         self.import(region, fd)
+    }
+
+    /// Whether peers can be given access to memory of a device. Where not, such regions are not exported.
+    fn reaches_devices(&self) -> bool {
+        false
     }
 
     /// How bytes go between memory here and a region that was imported; asked once for each pair when a plan is built.

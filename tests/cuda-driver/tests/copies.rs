@@ -8,7 +8,9 @@ mod engines;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use penstock::config::TransportName;
 use penstock::device::CudaError;
+use penstock::memory::DeviceId;
 use penstock::{Cause, NoteId, Plan, PlanError, PoolSpec, RegionError, Rights, Span, Stage, Submit};
 
 use self::card::{Buffer, Card};
@@ -36,9 +38,19 @@ fn on_stand_in(test: &str, plan: &str) -> bool {
 
 #[test]
 fn stand_in_moves_bytes_between_all_kinds_of_memory() {
-    if !on_stand_in("stand_in_moves_bytes_between_all_kinds_of_memory", "seed=11") {
-        return;
+    if on_stand_in("stand_in_moves_bytes_between_all_kinds_of_memory", "seed=11") {
+        between_all_kinds_of_memory();
     }
+}
+
+#[test]
+fn stand_in_of_the_oldest_release_moves_them_without_batches() {
+    if on_stand_in("stand_in_of_the_oldest_release_moves_them_without_batches", "seed=12 version=12020") {
+        between_all_kinds_of_memory();
+    }
+}
+
+fn between_all_kinds_of_memory() {
     let pair = Pair::start(|config| config);
     let near = pair.near.pool(PoolSpec::host(8 * MIB).block(4096).label("host")).unwrap();
     let far = pair.far.pool(PoolSpec::host(8 * MIB).block(4096).label("host")).unwrap();
@@ -92,6 +104,77 @@ fn stand_in_moves_bytes_between_all_kinds_of_memory() {
             }
         }
     }
+    assert_eq!(card::forbidden(), "", "nothing of this waits for the device, or uses what is its caller's");
+}
+
+#[test]
+fn stand_in_pools_of_a_device_hand_out_blocks() {
+    if !on_stand_in("stand_in_pools_of_a_device_hand_out_blocks", "bytes=16777216") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let device = Buffer::new(MIB).register(&pair.near, "other").device().unwrap();
+    let spec = |bytes| PoolSpec::device(device, bytes).block(4096).label("pool");
+    let near = pair.near.device_pool(spec(2 * MIB + 1)).unwrap();
+    assert_eq!((near.bytes(), near.memory().blocks().total(), near.device()), (4 * MIB, 512, Some(device)));
+    let far = pair.far.pool(PoolSpec::host(2 * MIB).block(4096).label("host")).unwrap();
+    let (mine, theirs) = (near.take(300).unwrap(), far.take(300).unwrap());
+    let remote = pair.peer.wait_region("host", PATIENCE).unwrap();
+    let bytes = pattern(2 * MIB, 9);
+    far.window().write_from(0, &bytes).unwrap();
+    let crossed: Vec<(u32, u32)> = mine.indices().iter().copied().zip(theirs.indices().iter().rev().copied()).collect();
+    let there = Plan::read(&near, &remote).blocks(&crossed).keep(&mine).build().unwrap();
+    let back = Plan::write(&near, &remote).blocks(&crossed).build().unwrap();
+    for plan in [&there, &back] {
+        let moved = pair.peer.submit(plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+        assert_eq!(moved.bytes, 300 * 4096);
+        let mut seen = vec![0; bytes.len()];
+        far.window().read_into(0, &mut seen).unwrap();
+        assert!(seen == bytes, "each block came back to where it was");
+        far.window().fill(0, 300 * 4096, 0).unwrap();
+    }
+    let mut seen = vec![0; bytes.len()];
+    far.window().read_into(300 * 4096, &mut seen[300 * 4096..]).unwrap();
+    assert!(seen[300 * 4096..] == bytes[300 * 4096..], "nothing else was touched");
+    assert!(near.take(213).is_err());
+    let refused = pair.near.device_pool(spec(16 * MIB)).err().unwrap();
+    let words = "16777216 bytes of device memory cannot be had: 12582912 of 16777216 are free";
+    assert!(refused.to_string().starts_with(words), "{refused}");
+    let elsewhere = PoolSpec::device(DeviceId([3; 16]), MIB);
+    assert!(matches!(pair.near.device_pool(elsewhere), Err(RegionError::Device(CudaError::NoSuchDevice { .. }))));
+    assert!(near.deregister(PATIENCE).unwrap().is_quiesced());
+    drop((there, back, mine, near));
+    // Its memory is back once nobody has any of it.
+    let end = Instant::now() + PATIENCE;
+    while pair.near.device_pool(spec(14 * MIB)).is_err() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn stand_in_blocks_of_a_device_stay_taken_under_copies() {
+    if !on_stand_in("stand_in_blocks_of_a_device_stay_taken_under_copies", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let device = Buffer::new(MIB).register(&pair.near, "other").device().unwrap();
+    let pool = pair.near.device_pool(PoolSpec::device(device, 2 * MIB).block(1 << 20).label("pool")).unwrap();
+    let far = pair.far.pool(PoolSpec::host(2 * MIB).block(1 << 20).label("host")).unwrap();
+    far.window().write_from(0, &pattern(2 * MIB, 4)).unwrap();
+    let remote = pair.peer.wait_region("host", PATIENCE).unwrap();
+    let blocks = pool.take(1).unwrap();
+    let plan = Plan::read(&pool, &remote).blocks(&[(blocks.indices()[0], 1)]).keep(&blocks).build().unwrap();
+    let card = Card::of_this_process();
+    card.hold();
+    let transfer = pair.peer.submit(&plan, Submit::new().within(Duration::from_millis(50))).unwrap();
+    drop((blocks, plan));
+    assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
+    let quarantine = pool.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
+    assert!(!quarantine.is_quiesced());
+    assert!(pool.take(2).is_err(), "the device still writes one of them");
+    card.go_on();
+    assert_eq!(pool.take_within(2, PATIENCE).unwrap().len(), 2);
 }
 
 #[test]
@@ -281,12 +364,18 @@ fn stand_in_memory_that_was_freed_under_its_registration_ends_its_transfers_only
         Plan::write(&local, &region).extents(&spans).build().unwrap()
     };
     let (broken, good) = (plan("gone"), plan("stays"));
+    let address = gone.address();
     drop(gone);
+    // What is allocated next may have its address.
+    let others: Vec<Buffer> = (0..4).map(|_| Buffer::new(MIB)).collect();
+    others.iter().for_each(|other| other.write(&pattern(MIB, 1)));
     for _ in 0..3 {
         let fault = pair.peer.submit(&broken, Submit::new()).unwrap().wait().unwrap_err();
         assert_eq!(fault.cause, Cause::MemoryGone);
         assert_eq!(pair.peer.submit(&good, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
     }
+    assert!(others.iter().all(|other| other.read() == pattern(MIB, 1)));
+    assert!(others.iter().any(|other| other.address() == address), "the address was used again");
 }
 
 #[test]
@@ -345,5 +434,29 @@ fn stand_in_an_inline_engine_moves_device_memory_and_is_woken() {
         engines::sleep_until(&pair.near, || transfer.poll().is_some());
         transfer.wait().unwrap();
         assert!(there.read() == pattern(MIB, seed));
+    }
+}
+
+#[test]
+fn stand_in_memory_of_a_device_is_refused_with_words_where_a_transport_does_not_reach_it() {
+    if !on_stand_in("stand_in_memory_of_a_device_is_refused_with_words_where_a_transport_does_not_reach_it", "") {
+        return;
+    }
+    for transport in [TransportName::Shm, TransportName::Tcp, TransportName::Datagram] {
+        let pair = Pair::over(transport);
+        let (here, there) = (Buffer::new(MIB), Buffer::new(MIB));
+        let (device, host) =
+            (here.register(&pair.near, "device"), pair.near.pool(PoolSpec::host(MIB).label("h")).unwrap());
+        there.register(&pair.far, "device");
+        pair.far.pool(PoolSpec::host(MIB).label("host")).unwrap();
+        let region = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
+        assert_eq!(region("device").access_path(), "none", "{transport}");
+        let spans = [Span { local: 0, remote: 0, len: 4096 }];
+        let refused = Plan::write(&host, &region("device")).extents(&spans).build().err().unwrap();
+        assert!(refused.to_string().contains("it is memory of a device"), "{transport}: {refused}");
+        let refused = Plan::read(&device, &region("host")).extents(&spans).build().err().unwrap();
+        assert!(refused.to_string().contains("this transport reaches no device memory"), "{transport}: {refused}");
+        let plan = Plan::write(&host, &region("host")).extents(&spans).build().unwrap();
+        assert_eq!(pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
     }
 }

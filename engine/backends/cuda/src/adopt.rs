@@ -1,6 +1,7 @@
 //! Device memory that somebody else allocated.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use penstock_cuda_sys::types::{CUdeviceptr, CUpointer_attribute};
 use penstock_memory::DeviceMemory;
@@ -36,7 +37,7 @@ pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError>
     let device = device.ok_or(CudaError::Unknown { address })?.id;
     let context = Context::of(cuda, device)?;
     let entered = context.enter()?;
-    let mut at = address;
+    let (mut at, mut mappings) = (address, Vec::new());
     while at < end {
         let known = ask(cuda, at)?;
         if known.kind != DEVICE || known.ordinal != ordinal {
@@ -50,11 +51,26 @@ pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError>
         // SAFETY: it writes an address and a size.
         let status = unsafe { entered.cuda.driver.cuMemGetAddressRange(&raw mut base, &raw mut len, at) };
         check("cuMemGetAddressRange", status).map_err(|_| outside(at - address))?;
+        mappings.push((at, known.buffer));
         at = base + len as u64;
     }
     drop(entered);
+    let adopted = Arc::new(Adopted { cuda, mappings });
     // SAFETY: it is memory of that device, as the driver says; the caller promises that it stays.
-    unsafe { DeviceMemory::from_raw(device, address, bytes) }.map_err(|_| outside(0))
+    unsafe { DeviceMemory::kept(device, (address, bytes), adopted) }.map_err(|_| outside(0))
+}
+
+/// What an adopted range was when it was taken in: the first address of each mapping in it, and the number of that, which no other ever gets.
+pub(crate) struct Adopted {
+    cuda: Cuda,
+    mappings: Vec<(u64, u64)>,
+}
+
+impl Adopted {
+    /// Whether all of it is what it was. Freed memory looks like host memory to some calls, and what was allocated in its place has its address.
+    pub(crate) fn is_there(&self) -> bool {
+        self.mappings.iter().all(|&(at, buffer)| ask(self.cuda, at).is_ok_and(|known| known.buffer == buffer))
+    }
 }
 
 /// What the driver knows of an address.
@@ -65,6 +81,8 @@ struct Known {
     is_managed: bool,
     ordinal: i32,
     access: u64,
+    /// The driver's number of this allocation or mapping.
+    buffer: u64,
 }
 
 fn ask(cuda: Cuda, address: u64) -> Result<Known, CudaError> {
@@ -74,15 +92,16 @@ fn ask(cuda: Cuda, address: u64) -> Result<Known, CudaError> {
         CU_POINTER_ATTRIBUTE_IS_MANAGED,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID,
     ];
-    let mut values = [0_u64; 4];
+    let mut values = [0_u64; 5];
     let mut places = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
     // SAFETY: as many attributes as places, each of eight bytes, which is the most that one has. It answers for any address.
     let status = unsafe {
         let (attributes, places) = (attributes.as_mut_ptr(), places.as_mut_ptr());
-        cuda.driver.cuPointerGetAttributes(4, attributes, places, address)
+        cuda.driver.cuPointerGetAttributes(5, attributes, places, address)
     };
     check("cuPointerGetAttributes", status)?;
-    let [kind, is_managed, ordinal, access] = values;
-    Ok(Known { kind, is_managed: is_managed & 0xff != 0, ordinal: ordinal as i32, access })
+    let [kind, is_managed, ordinal, access, buffer] = values;
+    Ok(Known { kind, is_managed: is_managed & 0xff != 0, ordinal: ordinal as i32, access, buffer })
 }

@@ -1,6 +1,6 @@
 //! What can go wrong, and the mend.
 
-use penstock_cuda_sys::{NotHere, Status};
+use penstock_cuda_sys::{Lacking, NotHere, Status};
 use penstock_memory::DeviceId;
 
 /// Why something that concerns devices is not to be had.
@@ -52,6 +52,19 @@ pub enum CudaError {
         "the host memory at {base:#x} is not a pool's, and devices copy to and from pools only: make it with `Engine::pool`"
     )]
     NotOurs { base: u64 },
+    /// The driver has a function that is needed in no version.
+    #[error("{0}: install a newer driver")]
+    Lacks(#[from] Lacking),
+    #[error(
+        "{device} cannot map memory by itself, which pools are made of: register memory of `cudaMalloc` in place of a pool"
+    )]
+    NoVmm { device: DeviceId },
+    #[error("{bytes} bytes is no size of device memory")]
+    Size { bytes: u64 },
+    #[error(
+        "{bytes} bytes of device memory cannot be had: {free} of {total} are free; make the pool smaller, or see with `nvidia-smi` who has the others"
+    )]
+    DeviceFull { bytes: u64, free: u64, total: u64 },
     /// There is no memory for the words that devices write.
     #[error("a page for the device to write into cannot be had: {why}")]
     Words { why: String },

@@ -14,6 +14,7 @@ use penstock_memory::{DeviceId, Memory, Segment};
 use penstock_ring::ReadyBits;
 use penstock_transport::{Batch, CancelledOp, DeviceLane, Driver, LaneEvents, PostError, RemoteMemory, Rest};
 
+use crate::adopt::Adopted;
 use crate::bell::StreamBell;
 use crate::context::{Context, CurrentContext};
 use crate::error::CudaError;
@@ -272,6 +273,13 @@ impl DeviceLane for HubLane {
         let spans = &batch.spans[..taken];
         if taken == 0 || !to.is_writable() || spans.iter().any(|span| copy(span).is_none()) {
             return Err(PostError::OutOfBounds);
+        }
+        let is_gone = |memory: &Memory| match memory {
+            Memory::Device(window) => window.keep::<Adopted>().is_some_and(|adopted| !adopted.is_there()),
+            Memory::Host(_) => false,
+        };
+        if is_gone(from) || is_gone(to) {
+            return Err(PostError::Refused(Cause::MemoryGone));
         }
         let mut state = self.hub.lock();
         let mover = state.mover(device).ok_or(PostError::Refused(Cause::NoPath))?;

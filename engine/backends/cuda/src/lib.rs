@@ -3,12 +3,14 @@
 //!
 //! - [`driver`]: the driver, started once in a process
 //! - [`device`]: the devices it has, and what they can
-//! - [`adopt`]: device memory that somebody else allocated
+//! - [`adopt`](mod@adopt): device memory that somebody else allocated
+//! - [`allocate`](mod@allocate): device memory that is allocated here
 //! - `context`: being in a device's context for a call; `pinned`: host memory that devices may reach
 //! - [`service`]: what lanes are given; `hub`: one worker's copies; `queue`: those of one device in one direction; `bell`: what wakes a worker
 //! - [`error`]: what can go wrong, and the mend
 
 pub mod adopt;
+pub mod allocate;
 mod bell;
 mod context;
 pub mod device;
@@ -20,6 +22,7 @@ mod queue;
 pub mod service;
 
 pub use adopt::adopt;
+pub use allocate::{Allocation, allocate};
 pub use device::{Device, DeviceAttr};
 pub use driver::Cuda;
 pub use error::CudaError;

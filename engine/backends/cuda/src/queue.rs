@@ -4,19 +4,19 @@
 //! polled. While two flushes are under way more is gathered: each costs a few microseconds, however much is in it.
 
 use std::collections::VecDeque;
-use std::ptr;
+use std::sync::Arc;
+use std::{mem, ptr};
 
 use penstock_core::Cause;
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_cuda_sys::Status;
-use penstock_cuda_sys::types::CUstream;
+use penstock_cuda_sys::types::{CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUstream};
 use penstock_memory::{Memory, Window};
 use penstock_transport::CancelledOp;
 
 use crate::bell::StreamBell;
 use crate::context::CurrentContext;
 use crate::error::{CudaError, check};
-use std::sync::Arc;
 
 /// Copies in one flush: of three directions none has ever a thousand in its stream, where a call of the driver would wait for the stream.
 const FLUSH_COPIES_MAX: usize = 448;
@@ -24,6 +24,8 @@ const FLUSH_COPIES_MAX: usize = 448;
 const FLUSHES_MAX: u64 = 2;
 /// Copies that wait to be given to the stream.
 const GATHERED_MAX: usize = 4 * FLUSH_COPIES_MAX;
+/// Fewer copies are given one by one.
+const BATCH_MIN: usize = 4;
 /// It does not wait for work of the default stream, nor that for its.
 const NON_BLOCKING: u32 = 1;
 
@@ -70,6 +72,7 @@ pub(crate) struct CopyQueue {
     word: Window,
     /// Those of operations that were not given to the stream, in their order.
     gathered: VecDeque<Copy>,
+    batch: Batch,
     /// The oldest first.
     ops: VecDeque<OpenOp>,
     /// So many of them were given to the stream.
@@ -91,7 +94,8 @@ impl CopyQueue {
         let status = unsafe { entered.cuda.driver.cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, 0) };
         check("cuStreamCreateWithPriority", status)?;
         let (gathered, ops) = (VecDeque::with_capacity(GATHERED_MAX), VecDeque::with_capacity(GATHERED_MAX));
-        Ok(Self { way, stream, word, gathered, ops, given: 0, flushed: 0, passed: 0, armed: 0 })
+        let batch = Batch::default();
+        Ok(Self { way, stream, word, gathered, batch, ops, given: 0, flushed: 0, passed: 0, armed: 0 })
     }
 
     /// Whether it takes as many copies as one post has.
@@ -133,23 +137,33 @@ impl CopyQueue {
     }
 
     fn flush_once(&mut self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
-        let mut copies = 0;
         // From here on the operations are the stream's, also if a call fails half-way.
         self.flushed += 1;
+        let first = self.given;
+        let mut copies = 0;
         while let Some(op) = self.ops.get_mut(self.given).filter(|op| copies + op.copies <= FLUSH_COPIES_MAX) {
             (copies, op.flush) = (copies + op.copies, self.flushed);
             self.given += 1;
-            for copy in self.gathered.drain(..op.copies) {
-                if op.failure.is_some() {
-                    continue;
-                }
-                match give(self.way, self.stream, copy, entered) {
-                    // The stream is well, and the copy is not in it.
-                    Err(CudaError::Call { status: Status::INVALID_VALUE, .. }) => op.failure = Some(Cause::MemoryGone),
-                    answer => answer?,
+        }
+        // One call takes as long as some single copies. Within a device it gains nothing.
+        if self.way == Way::Within
+            || copies < BATCH_MIN
+            || !self.batch.give(&self.gathered, copies, self.stream, entered)?
+        {
+            let mut gathered = self.gathered.iter();
+            for op in self.ops.range_mut(first..self.given) {
+                for copy in gathered.by_ref().take(op.copies) {
+                    match give(self.way, self.stream, *copy, entered) {
+                        // The stream is well, and the copy is not in it.
+                        Err(CudaError::Call { status: Status::INVALID_VALUE, .. }) => {
+                            op.failure = Some(Cause::MemoryGone);
+                        }
+                        answer => answer?,
+                    }
                 }
             }
         }
+        self.gathered.drain(..copies);
         // SAFETY: the word is pinned and there for as long as the stream.
         let status =
             unsafe { entered.cuda.driver.cuStreamWriteValue64(self.stream, self.word.base_address(), self.flushed, 0) };
@@ -218,8 +232,8 @@ impl CopyQueue {
     /// All operations, since nothing will be done any more: with each whether the stream had it.
     pub(crate) fn give_up(&mut self) -> impl Iterator<Item = (OpenOp, bool)> + use<> {
         self.gathered.clear();
-        let given = std::mem::take(&mut self.given);
-        std::mem::take(&mut self.ops).into_iter().enumerate().map(move |(place, op)| (op, place < given))
+        let given = mem::take(&mut self.given);
+        mem::take(&mut self.ops).into_iter().enumerate().map(move |(place, op)| (op, place < given))
     }
 
     /// Ends the stream, which has nothing to do.
@@ -227,6 +241,58 @@ impl CopyQueue {
         // SAFETY: nobody uses it after this; what was given to it has passed.
         if let Err(error) = check("cuStreamDestroy", unsafe { entered.cuda.driver.cuStreamDestroy(self.stream) }) {
             tracing::warn!(%error, "a stream stays");
+        }
+    }
+}
+
+/// What one call is given for many copies: a list for each argument, used again and again.
+#[derive(Default)]
+struct Batch {
+    to: Vec<u64>,
+    from: Vec<u64>,
+    bytes: Vec<usize>,
+}
+
+impl Batch {
+    /// Gives the stream the first so many copies with one call. Returns whether it has: a driver before 12.8 has no such call, and one copy that is not to
+    /// be done keeps all of them out.
+    fn give(
+        &mut self,
+        copies: &VecDeque<Copy>,
+        count: usize,
+        stream: CUstream,
+        entered: &CurrentContext<'_>,
+    ) -> Result<bool, CudaError> {
+        self.to.clear();
+        self.from.clear();
+        self.bytes.clear();
+        for copy in copies.iter().take(count) {
+            self.to.push(copy.to);
+            self.from.push(copy.from);
+            self.bytes.push(copy.bytes as usize);
+        }
+        // SAFETY: a structure of numbers and enumerations that all have a zero.
+        let mut attributes: CUmemcpyAttributes = unsafe { mem::zeroed() };
+        attributes.srcAccessOrder = CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        let (mut starts, mut failed) = (0_usize, 0_usize);
+        // SAFETY: lists of one length and attributes for the first and all behind it; as for single copies, and adopted memory was found where it
+        // was, since this call takes what it does not know for host memory.
+        let answer = unsafe {
+            entered.cuda.driver.cuMemcpyBatchAsync(
+                self.to.as_mut_ptr(),
+                self.from.as_mut_ptr(),
+                self.bytes.as_mut_ptr(),
+                count,
+                &raw mut attributes,
+                &raw mut starts,
+                1,
+                &raw mut failed,
+                stream,
+            )
+        };
+        match answer {
+            Err(_) | Ok(Status::INVALID_VALUE) => Ok(false),
+            Ok(status) => check("cuMemcpyBatchAsync", status).map(|()| true),
         }
     }
 }

@@ -40,6 +40,10 @@ impl Registrar for LocalRegistrar {
         })
     }
 
+    fn reaches_devices(&self) -> bool {
+        true
+    }
+
     fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
         if let Some(pair) = Pair::of_host(caps, local, remote) {
             return Ok(pair);

@@ -12,7 +12,7 @@ const BLOCK: u64 = 16;
 
 fn allocator(total: u32) -> Arc<BlockAllocator> {
     let memory = HostMemory::from_vec(vec![0; (u64::from(total) * BLOCK) as usize]).unwrap();
-    Arc::new(BlockAllocator::new(memory.window().clone(), BLOCK, total))
+    Arc::new(BlockAllocator::new(memory.window().clone().into(), BLOCK, total))
 }
 
 #[test]

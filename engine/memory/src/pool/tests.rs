@@ -203,7 +203,7 @@ fn larger_pages_are_asked_for_and_their_absence_is_reported() {
 
 #[test]
 fn impossible_specifications_are_refused_with_a_mend() {
-    let device = Pool::create(PoolSpec::device(0, MIB)).unwrap_err();
+    let device = Pool::create(PoolSpec::device(crate::DeviceId([7; 16]), MIB)).unwrap_err();
     assert!(matches!(device, MemoryError::NotHere { .. }));
     assert!(device.to_string().contains("PoolSpec::host"), "{device}");
     assert!(matches!(Pool::create(small(0)), Err(MemoryError::Empty { .. })));

@@ -15,7 +15,7 @@ use penstock_session::{
     ControlMessage, CounterNews, Frame, RegionNews, RegionsAdvertised, RegionsGone, WithdrawnRanges,
 };
 use penstock_transport::host::OwnerState;
-use penstock_transport::{Exported, Fds};
+use penstock_transport::{Exported, Fds, UNREACHED_DEVICE};
 
 use super::connection::Broken;
 use super::introduce::Introduction;
@@ -211,7 +211,10 @@ impl Advertised {
 fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
     // Read first: memory that is renewed meanwhile is announced once more, under its next generation.
     let generation = region.generation().0;
-    let Exported { access_blob: path, fd: token, extra_fds: more } = peer.registrar.export(region);
+    let is_reached = region.host().is_some() || peer.registrar.reaches_devices();
+    let unreached = || Exported { access_blob: UNREACHED_DEVICE.to_vec(), ..Exported::default() };
+    let exported = if is_reached { peer.registrar.export(region) } else { unreached() };
+    let Exported { access_blob: path, fd: token, extra_fds: more } = exported;
     let tokens = token.into_iter().chain(more).collect();
     let mut label = region.label().to_owned();
     label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));
@@ -222,7 +225,7 @@ fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
         bytes: region.bytes(),
         base: region.base_address(),
         rights: region.rights().into(),
-        block_bytes: region.pool().map_or(0, |pool| pool.block_bytes()),
+        block_bytes: region.blocks().map_or(0, |blocks| blocks.block_bytes()),
         path,
         token: None,
     };

@@ -108,7 +108,7 @@ pub(super) struct Ground {
 
 impl Ground {
     fn of<E: Env>(region: &LocalRegion<E>) -> Self {
-        let pool = region.region.pool().map(|pool| Arc::downgrade(pool.blocks()));
+        let pool = region.region.blocks().map(Arc::downgrade);
         Self { pool, label: region.label().to_owned() }
     }
 
@@ -147,7 +147,7 @@ impl<E: Env> Engine<E> {
         (news.region, news.region_generation) = (region.region.id().0, region.region.generation().0);
         let bytes = region.bytes();
         // Of memory of the caller's own it is the caller who knows.
-        let is_free = region.region.pool().is_none_or(|pool| pool.blocks().free() == pool.blocks_total() as usize);
+        let is_free = region.region.blocks().is_none_or(|blocks| blocks.free() == blocks.total() as usize);
         let at = RegionRef { region: region.region.id(), generation: region.region.generation() };
         let added = shared.call_manager(|manager, _| {
             if is_free {

@@ -1,6 +1,6 @@
 //! The driver as a user of device memory calls it, and the card behind it.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -130,6 +130,28 @@ impl Drop for Buffer {
     }
 }
 
+/// A function of the stand-in's own: of the library that the driver was opened from, not of this program's copy of it.
+fn own(name: &CStr) -> *mut c_void {
+    let path = CString::new(std::env::var(penstock::device::PATH_VARIABLE).unwrap()).unwrap();
+    // SAFETY: the library is open already; both are C strings.
+    let function =
+        unsafe { libc::dlsym(libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD), name.as_ptr()) };
+    assert!(!function.is_null());
+    function
+}
+
+/// Calls that nothing of Penstock may make, with how often each was made.
+pub(crate) fn forbidden() -> String {
+    type Forbidden = extern "C" fn(*mut c_char, c_int) -> u32;
+    // SAFETY: the function has this type.
+    let forbidden = unsafe { std::mem::transmute::<*mut c_void, Forbidden>(own(c"penstock_cuda_stand_in_forbidden")) };
+    let mut text = [0_u8; 4096];
+    let count = forbidden(text.as_mut_ptr().cast(), text.len() as c_int);
+    let words = CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap().to_owned();
+    assert_eq!(count == 0, words.is_empty(), "{count}: {words}");
+    words
+}
+
 /// The process that executes what streams were given.
 pub(crate) struct Card(libc::pid_t);
 
@@ -157,15 +179,8 @@ impl Card {
 
     /// While it is held, it is lost to this process, as if it had fallen off the bus.
     pub(crate) fn lose(&self) {
-        // The library that the driver was opened from is asked, not this program's own copy of it.
-        let path = CString::new(std::env::var(penstock::device::PATH_VARIABLE).unwrap()).unwrap();
-        // SAFETY: the library is open already, and has this function.
-        let lose = unsafe {
-            let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-            let lose = libc::dlsym(library, c"penstock_cuda_stand_in_lose".as_ptr());
-            assert!(!lose.is_null());
-            std::mem::transmute::<*mut c_void, extern "C" fn()>(lose)
-        };
+        // SAFETY: the function has this type.
+        let lose = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(own(c"penstock_cuda_stand_in_lose")) };
         // It says that it is, so it has to run again; what it hears of that comes before what it has to do.
         std::thread::scope(|scope| {
             scope.spawn(move || lose());
@@ -174,7 +189,7 @@ impl Card {
         });
     }
 
-    fn signal(&self, signal: libc::c_int) {
+    fn signal(&self, signal: c_int) {
         // SAFETY: it is a child of this process.
         assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
     }

@@ -1,10 +1,11 @@
 //! Two engines of this process that know each other.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use penstock::config::Progress;
+use penstock::config::{Progress, TransportName};
 use penstock::{Armed, Config, Engine, Peer, SystemEnv};
 
 /// Longer than anything here takes.
@@ -24,6 +25,27 @@ impl Pair {
         let (near, far) = (engine("near"), engine("far"));
         let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
         assert_eq!(peer.transport(), "local");
+        Self { near, far, peer, folder }
+    }
+
+    /// Both have this transport only.
+    pub(crate) fn over(transport: TransportName) -> Self {
+        let folder = std::env::temp_dir().join(format!("penstock-copies-{}-{transport}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let secret = folder.join("secret");
+        std::fs::write(&secret, "5e".repeat(32)).unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let config = |name: &str| {
+            let mut config = Config::default().named(name).directory(&folder).transports([transport]);
+            if transport != TransportName::Shm {
+                config.session.listen = vec!["127.0.0.1:0".to_owned()];
+                config.session.secret_file = Some(secret.clone());
+            }
+            config
+        };
+        let (near, far) = (Engine::start(config("near")).unwrap(), Engine::start(config("far")).unwrap());
+        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
+        assert_eq!(peer.transport(), transport.as_str());
         Self { near, far, peer, folder }
     }
 

@@ -194,7 +194,7 @@ impl<E: Env> Pins<E> {
     fn placed(&self, groups: &[OfGroup]) -> Vec<(Placed, Vec<u32>)> {
         let placed = |blocks: &Blocks| {
             let pool = blocks.allocator();
-            let is_its = |region: &Arc<Region>| region.pool().is_some_and(|its| Arc::ptr_eq(its.blocks(), pool));
+            let is_its = |region: &Arc<Region>| region.blocks().is_some_and(|its| Arc::ptr_eq(its, pool));
             let region = self.engine.shared.registry.iter().find(is_its)?;
             let at = RegionRef { region: region.id(), generation: region.generation() };
             let len = pool.block_bytes();

@@ -112,8 +112,8 @@ impl<E: Env> Inner<E> {
     ) -> Result<KeptExtents, FlowError> {
         let region = self.checked(&extents)?;
         let Extents { blocks, parts, .. } = extents;
-        let held = match region.pool().filter(|_| planted::is(Bug::PutHoldsOtherBlocks)) {
-            Some(pool) => parts.iter().map(|(offset, len)| pool.blocks().retain_range(*offset, *len)).collect(),
+        let held = match region.blocks().filter(|_| planted::is(Bug::PutHoldsOtherBlocks)) {
+            Some(pool) => parts.iter().map(|(offset, len)| pool.retain_range(*offset, *len)).collect(),
             None => blocks,
         };
         let at = RegionRef { region: region.id(), generation: region.generation() };
@@ -138,7 +138,7 @@ impl<E: Env> Inner<E> {
             Of::Registered(region) => {
                 self.check_own(region, parts)?;
                 let label = || region.label().to_owned();
-                if region.region.pool().is_some() {
+                if region.region.blocks().is_some() {
                     return Err(ForeignMemory::IsPool { label: label() }.into());
                 }
                 Ok(Arc::clone(&region.region))
