@@ -189,6 +189,21 @@ impl CopyLane {
         Ok(())
     }
 
+    /// Copies now, unless something was withdrawn.
+    #[inline(always)]
+    fn copy(
+        &mut self,
+        batch: &Batch<'_>,
+        copy: impl FnOnce(&Batch<'_>) -> Result<Posted, PostError>,
+    ) -> Result<Posted, PostError> {
+        self.touch.enter();
+        let now = revisions(&self.segments, &self.peer_segments);
+        // Fences its own non-temporal stores before it returns, so before the hazard clears.
+        let result = if now == batch.checked_at { copy(batch) } else { Err(PostError::StaleRevisions(now)) };
+        self.touch.leave();
+        result
+    }
+
     /// Posts a request to the memory's owner: a write is gathered into a bounce slot here, a read is answered in one.
     #[cold]
     #[inline(never)]
@@ -306,29 +321,19 @@ fn copy_process_vm(batch: &Batch<'_>, local: &Window, remote: &ProcessVmMemory) 
 impl Lane for CopyLane {
     #[inline]
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        if let RemoteMemory::TargetMediated(memory) = batch.remote {
-            return self.post_bounce(batch, memory);
-        }
-        let (Memory::Host(local), false) = (batch.local, matches!(batch.remote, RemoteMemory::Device(_))) else {
-            return self.post_device(batch);
-        };
-        self.touch.enter();
-        let now = revisions(&self.segments, &self.peer_segments);
-        let result = if now == batch.checked_at {
-            // Fences its own non-temporal stores before it returns, so before the hazard clears.
-            match batch.remote {
-                RemoteMemory::Mapped(remote) => copy_mapped(batch, local, remote),
-                RemoteMemory::ProcessVm(remote) => copy_process_vm(batch, local, remote),
-                // `TargetMediated` and `Device` were handled above; nobody can copy the other here.
-                RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) | RemoteMemory::Device(_) => {
-                    Err(PostError::Fault(LaneFault(Cause::NoPath)))
-                }
+        match (batch.local, batch.remote) {
+            (Memory::Host(local), RemoteMemory::Mapped(remote)) => {
+                self.copy(batch, |batch| copy_mapped(batch, local, remote))
             }
-        } else {
-            Err(PostError::StaleRevisions(now))
-        };
-        self.touch.leave();
-        result
+            (Memory::Host(local), RemoteMemory::ProcessVm(remote)) => {
+                self.copy(batch, |batch| copy_process_vm(batch, local, remote))
+            }
+            (_, RemoteMemory::TargetMediated(memory)) => self.post_bounce(batch, memory),
+            (_, RemoteMemory::Device(_)) | (Memory::Device(_), RemoteMemory::Mapped(_)) => self.post_device(batch),
+            (_, RemoteMemory::Rdma(_)) | (Memory::Device(_), RemoteMemory::ProcessVm(_)) => {
+                Err(PostError::Fault(LaneFault(Cause::NoPath)))
+            }
+        }
     }
 
     #[inline]
