@@ -3,6 +3,7 @@
 //! Each test runs in a process of its own, since a driver is opened and started once: this program again, told which test.
 
 mod card;
+mod counted;
 mod engines;
 
 use std::process::Command;
@@ -459,4 +460,31 @@ fn stand_in_memory_of_a_device_is_refused_with_words_where_a_transport_does_not_
         let plan = Plan::write(&host, &region("host")).extents(&spans).build().unwrap();
         assert_eq!(pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
     }
+}
+
+#[test]
+fn stand_in_a_plan_that_is_submitted_again_and_again_costs_no_allocation() {
+    if !on_stand_in("stand_in_a_plan_that_is_submitted_again_and_again_costs_no_allocation", "") {
+        return;
+    }
+    let pair = Pair::start(|mut config| {
+        config.workers.spin_us = 0; // It sleeps and is woken in between.
+        config
+    });
+    let (here, there) = (Buffer::new(2 * MIB), Buffer::new(2 * MIB));
+    let near = pair.near.pool(PoolSpec::host(2 * MIB).block(4096).label("near")).unwrap();
+    let device = here.register(&pair.near, "device");
+    there.register(&pair.far, "far");
+    let far = pair.peer.wait_region("far", PATIENCE).unwrap();
+    let crossed: Vec<Span> =
+        (0..256).map(|at| Span { local: at * 8192, remote: (255 - at) * 8192, len: 4096 }).collect();
+    let plan = |local| Plan::write(local, &far).extents(&crossed).build().unwrap();
+    let plans = [plan(&near), plan(&device), Plan::read(&near, &far).extents(&crossed).build().unwrap()];
+    let round = || {
+        let transfers = plans.each_ref().map(|plan| pair.peer.submit(plan, Submit::new()).unwrap());
+        transfers.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
+    };
+    (0..300).for_each(|_| round());
+    let counted = counted::allocations(|| (0..100).for_each(|_| round()));
+    assert_eq!(counted, 0);
 }
