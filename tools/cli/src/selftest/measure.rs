@@ -67,7 +67,7 @@ pub(crate) fn kv16(pair: &mut Pair, quick: bool, is_over: &dyn Fn() -> bool) -> 
     })
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }

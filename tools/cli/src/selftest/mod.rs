@@ -7,10 +7,12 @@
 //! - `errand`: what the target is asked to do; `target`: the side that does it
 //! - `companion`: the process it lives in, which never outlives this one
 //! - `pair`: both sides, connected; `steps`: the tests, one after the other
+//! - `device`: memory of a GPU, between two engines of this process
 //! - `measure`: how long it takes, beside the bare copy
 //! - `report`: what came of it; `flaw`: what can be wrong
 
 mod companion;
+mod device;
 mod errand;
 mod flaw;
 mod layout;
@@ -69,7 +71,15 @@ pub(crate) fn run(options: &SelftestOptions, verbose: u8) -> Result<Ended, Failu
     let here = memif::is_usable().then_some(Transport::Dpdk);
     let usual = Transport::USUAL.into_iter().chain(here).filter(chosen);
     let asked = options.transport.filter(|only| !Transport::USUAL.contains(only) && Some(*only) != here);
-    let rows: Vec<Row> = usual.chain(asked).map_while(|transport| run.over(transport)).collect();
+    let mut rows: Vec<Row> = usual.chain(asked).map_while(|transport| run.over(transport)).collect();
+    // The last, since the driver stays in the process once it has started.
+    if options.transport.is_none()
+        && !over.is_set()
+        && let Some(first) = device::first()
+    {
+        let say = |what: &str| progress.say(&format!("{}: {what}", device::NAME));
+        rows.push(device::test(&first, (options.quick, options.sabotage), say, &|| over.is_set()));
+    }
     drop(progress);
     let mut report = Report::new(rows, options.transport.is_none(), options.quick);
     if over.is_set() {

@@ -11,7 +11,7 @@ use crate::console;
 const ABSENT: [(&str, &str); 3] = [
     ("verbs", "where there are RDMA cards: --transport verbs"),
     ("dpdk", "where `make dpdk` has built what it needs: --transport dpdk"),
-    ("cuda", "not in this release"),
+    ("cuda", "where there is a GPU and its driver: `penstock doctor gpu`"),
 ];
 
 /// The whole self-test.
@@ -65,7 +65,12 @@ impl Check {
 
 impl Row {
     pub(crate) fn of(transport: Transport) -> Self {
-        Self { transport: transport.as_str(), path: None, figures: None, verified: false, checks: Vec::new() }
+        Self::named(transport.as_str())
+    }
+
+    /// Of what is no transport of its own.
+    pub(crate) fn named(transport: &'static str) -> Self {
+        Self { transport, path: None, figures: None, verified: false, checks: Vec::new() }
     }
 
     /// Adds the next test; answers whether it went well.

@@ -59,3 +59,27 @@ fn a_driver_that_cannot_be_used_is_words() {
     let said = doctor("/nowhere/libcuda.so.1", "");
     assert!(said.contains("/nowhere/libcuda.so.1 cannot be opened"), "{said}");
 }
+
+#[test]
+fn the_selftest_moves_bytes_through_a_stand_in_and_looks_at_them() {
+    let run = |more: &[&str]| {
+        let folder = Folder::new();
+        let mut command = folder.command(&[&["selftest", "--quick", "--json"], more].concat());
+        finish(command.env("PENSTOCK_CUDA_DRIVER", stand_in()).env("PENSTOCK_CUDA_STAND_IN", ""))
+    };
+    let ran = run(&[]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
+    let report = ran.json();
+    let row = report["transports"].as_array().unwrap().last().unwrap();
+    assert_eq!((&row["transport"], &row["verified"]), (&"cuda".into(), &true.into()), "{row}");
+    assert_eq!(row["path"], "Penstock stand-in for a GPU, CUDA 13.0");
+    let checks: Vec<&str> = row["checks"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert_eq!(checks, ["connect", "to the device", "within it", "from it", "bytes"]);
+    let absent: Vec<&str> =
+        report["absent"].as_array().unwrap().iter().map(|row| row["transport"].as_str().unwrap()).collect();
+    assert_eq!(absent, ["verbs", "dpdk"]);
+    let broken = run(&["--sabotage", "write"]).json();
+    let row = broken["transports"].as_array().unwrap().last().unwrap();
+    let last = row["checks"].as_array().unwrap().last().unwrap();
+    assert_eq!((&row["verified"], &last["name"], &last["ok"]), (&false.into(), &"bytes".into(), &false.into()));
+}

@@ -2,7 +2,7 @@
 
 use crate::finding::{By, Finding, Mend};
 use crate::host::{Call, Host, Rights};
-use crate::parse::{count, listed};
+use crate::parse::{count, listed, size};
 use crate::topic::Topic;
 use crate::way::Way;
 
@@ -125,6 +125,9 @@ fn library(host: &Host) -> Vec<Finding> {
         findings.push(missing("start", why).means("no memory of graphics processors can be used"));
     }
     findings.extend(of("device").iter().map(|device| ok("device", *device)));
+    let memories = of("memory");
+    let memories = memories.iter().filter_map(|line| line.split_once(' '));
+    findings.extend(memories.filter_map(|(place, bytes)| window(host, place, bytes.parse().ok()?)));
     for (number, what) in of("without").iter().filter_map(|line| line.split_once(' ')) {
         let (found, means) = match what {
             "vmm" => ("cannot make and map memory by itself", "no pools of its memory"),
@@ -137,6 +140,24 @@ fn library(host: &Host) -> Vec<Finding> {
         findings.push(finding.mends(mend));
     }
     findings
+}
+
+/// How much of a device's memory the bus shows at once: what network cards can have registered of it.
+fn window(host: &Host, place: &str, bytes: u64) -> Option<Finding> {
+    const NAME: &str = "window";
+    // A line for each region: first and last address, flags. Memory is in the second.
+    let resource = host.text(format!("{PCI}/{place}/resource"))?;
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let mut words = resource.lines().nth(1)?.split_whitespace().map_while(number);
+    let (first, last) = (words.next()?, words.next()?);
+    let shown = last.checked_sub(first)?.checked_add(1)?;
+    if shown >= bytes {
+        return Some(ok(NAME, format!("the bus shows all of the memory at {place} (BAR 1, {})", size(shown))));
+    }
+    let found = format!("the bus shows {} of {} at {place} (BAR 1)", size(shown), size(bytes));
+    let mend = Mend::advice(By::Outside, "firmware: switch on `Above 4G Decoding` and `Resizable BAR`");
+    let means = "RDMA cards can have no more of it registered at once; nothing else needs it";
+    Some(Finding::limited(TOPIC, NAME, found).means(means).on(&[Way::Cuda]).mend(mend))
 }
 
 /// Whether network cards can reach the device's memory.

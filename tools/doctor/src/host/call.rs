@@ -214,7 +214,7 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
 }
 
 /// What the CUDA driver has, a line each: `absent` and why, or `cuda` and its release, `lacks` and a function; then `deviceless` and why, or for
-/// each device `device` and what it is and `without` and what it cannot.
+/// each device `device` and what it is, `memory` and where on the bus how much is, and `without` and what it cannot.
 fn cuda_driver() -> String {
     let one_line = |words: String| words.replace('\n', " ");
     let cuda = match Cuda::start() {
@@ -231,6 +231,7 @@ fn cuda_driver() -> String {
     for Device { ordinal, id, attr } in devices {
         let gib = attr.bytes as f64 / f64::from(1 << 30);
         words += &format!("device {ordinal}: {}, {gib:.0} GiB, {id}, at {}\n", one_line(attr.name), attr.pci);
+        words += &format!("memory {} {}\n", attr.pci, attr.bytes);
         let cannot = [
             (!attr.vmm, "vmm"),
             (attr.vmm && !attr.vmm_descriptors, "descriptors"),
