@@ -100,6 +100,10 @@ was cancelled under way leaves its places undefined, and those are not looked at
 Pools that this host has no memory for, both of them together where both are here, are refused before they are made, also \
 where HOST is this very machine; with HOST it is asked first whether it lends as much.
 
+--memory device measures memory of the first GPU, between two engines of this process: from host memory to it, within it, and \
+from it, each in turns with one copy of as many bytes by the same device. The bytes are looked at after they went the whole way. \
+--json prints device, cuda and, for each of the ways, p50_us, one_copy_us, gbps_p50 and vs_one_copy.
+
 --json prints one object: transport, op, workload, bytes, blocks, rounds, bytes_total, elapsed_s, min_us, p50_us, p90_us, p99_us, \
 gbps (bytes_total over elapsed_s, in 10^9 bytes a second), gbps_p50 (bytes over p50_us), post_us_p50 (the engine's own part of a \
 round, without the copies), cpu_s_per_gb, floor_us (null with HOST), verified (null if no byte was looked at), bytes_verified, \
@@ -119,6 +123,7 @@ Examples:
   penstock perf --workload my.yaml --op read -t 10
   penstock perf --transport tcp --io epoll           over loopback, with epoll
   penstock perf gpu-b --workload w2 -t 10 -P 4       to another host, where `penstock serve` runs
+  penstock perf --memory device --workload w2        blocks of a GPU's memory
   penstock perf --json | jq .p50_us";
 
 const DOCTOR_AFTER: &str = "\
@@ -321,6 +326,11 @@ pub(crate) struct PerfOptions {
     /// The transport [default: shm; with HOST: tcp]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
+    /// Other memory than the host's: the first GPU's, between two engines of this process
+    #[arg(long, value_enum, conflicts_with_all = [
+        "host", "transport", "config", "op", "workers", "progress", "pages", "cores", "concurrency", "pool_mib", "interval",
+    ])]
+    pub(crate) memory: Option<Memory>,
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
     /// The configuration of the engines that are started here; the other options, and their defaults, overrule it
@@ -587,6 +597,13 @@ impl Transport {
             Self::Datagram | Self::Dpdk => config::TransportName::Datagram,
         }
     }
+}
+
+/// What memory is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Memory {
+    /// A device's
+    Device,
 }
 
 /// Which way the bytes go.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use penstock::StartError;
 use penstock::config::ConfigError;
+use penstock::device::CudaError;
 use penstock_lab::perf::PerfError;
 use penstock_lab::service::ServiceError;
 
@@ -60,6 +61,10 @@ pub(crate) enum Failure {
     NoSecret(NoSecret),
     /// The other host did not do what it was asked.
     Service(ServiceError),
+    /// There is no device memory here, or not so much.
+    Cuda(CudaError),
+    /// A device did not do its part.
+    Device(Flaw),
     /// Signals cannot be waited for.
     Signals(std::io::Error),
     /// The hidden other process of the self-test could not do its part.
@@ -75,6 +80,7 @@ impl Failure {
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
             Self::Start(StartError::Config(_) | StartError::Name(_)) | Self::Memif(_) => Ended::Misasked,
             Self::Perf(_) | Self::There { .. } | Self::Output(_) | Self::Target(_) | Self::Node(_) => Ended::Badly,
+            Self::Cuda(_) | Self::Device(_) => Ended::Badly,
             Self::Start(_) | Self::Reach(_) | Self::NoSecret(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
         }
     }
@@ -105,6 +111,8 @@ impl fmt::Display for Failure {
             Self::There { error, host } => f.write_str(&network::with_doctor_of(host, &error.to_string())),
             Self::Target(flaw) => flaw.fmt(f),
             Self::Node(flaw) => flaw.fmt(f),
+            Self::Cuda(error) => error.fmt(f),
+            Self::Device(flaw) => flaw.fmt(f),
             Self::Start(error) => error.fmt(f),
             Self::Memif(mend) => write!(f, "`--transport dpdk` is for two processes of this host: {mend}"),
             Self::Reach(unreached) => unreached.fmt(f),

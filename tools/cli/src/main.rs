@@ -19,6 +19,7 @@ mod arguments;
 mod config;
 mod console;
 mod demo;
+mod device;
 mod doctor;
 mod failure;
 mod folder;

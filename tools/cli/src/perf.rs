@@ -12,8 +12,9 @@ use penstock_lab::measure::Limit;
 use penstock_lab::perf::{self, CutOff, Options, Packets, Report, Watch};
 use penstock_lab::workload::Mergeable;
 
-use crate::arguments::{PerfLimit, PerfOptions, Transport};
+use crate::arguments::{Memory, PerfLimit, PerfOptions, Transport};
 use crate::console::{self, Progress, figure};
+use crate::device;
 use crate::failure::{Ended, Failure};
 use crate::network::{self, NoSecret, Over};
 
@@ -37,6 +38,15 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
     if options.list {
         console::print(&listed(&Workload::all()))?;
         return Ok(Ended::Well);
+    }
+    if options.memory == Some(Memory::Device) {
+        let workload = Workload::find(&options.workload).map_err(perf::PerfError::from)?;
+        let what = (options.sabotage, options.json);
+        return device::measure(
+            &workload,
+            limit_of(&options.limit).unwrap_or(Options::new(workload.clone()).limit),
+            what,
+        );
     }
     let asked = asked(options)?;
     let over = Over::watch()?;
@@ -160,12 +170,17 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
     };
     asked.is_sharp = true;
     asked.sabotage = options.sabotage;
-    match options.limit {
-        PerfLimit { seconds: Some(within), .. } => asked.limit = Limit { rounds: ROUNDS_MAX, within },
-        PerfLimit { rounds: Some(rounds), .. } => asked.limit = Limit { rounds, within: ROUNDS_WITHIN },
-        PerfLimit { seconds: None, rounds: None } => {}
-    }
+    asked.limit = limit_of(&options.limit).unwrap_or(asked.limit);
     Ok(asked)
+}
+
+/// How long it is measured, if that was said.
+fn limit_of(limit: &PerfLimit) -> Option<Limit> {
+    match *limit {
+        PerfLimit { seconds: Some(within), .. } => Some(Limit { rounds: ROUNDS_MAX, within }),
+        PerfLimit { rounds: Some(rounds), .. } => Some(Limit { rounds, within: ROUNDS_WITHIN }),
+        PerfLimit { seconds: None, rounds: None } => None,
+    }
 }
 
 fn listed(workloads: &[Workload]) -> String {

@@ -38,7 +38,7 @@ impl Layout {
 }
 
 /// The numbers below `count`, in an order that has no pattern (Fisher and Yates).
-fn shuffled(count: u32, seed: u64) -> Vec<u32> {
+pub(crate) fn shuffled(count: u32, seed: u64) -> Vec<u32> {
     let mut numbers: Vec<u32> = (0..count).collect();
     let mut state = seed;
     for last in (1..numbers.len()).rev() {

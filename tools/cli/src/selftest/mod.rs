@@ -7,19 +7,17 @@
 //! - `errand`: what the target is asked to do; `target`: the side that does it
 //! - `companion`: the process it lives in, which never outlives this one
 //! - `pair`: both sides, connected; `steps`: the tests, one after the other
-//! - `device`: memory of a GPU, between two engines of this process
 //! - `measure`: how long it takes, beside the bare copy
 //! - `report`: what came of it; `flaw`: what can be wrong
 
 mod companion;
-mod device;
 mod errand;
 mod flaw;
-mod layout;
-mod measure;
+pub(crate) mod layout;
+pub(crate) mod measure;
 mod pair;
-mod pattern;
-mod report;
+pub(crate) mod pattern;
+pub(crate) mod report;
 mod steps;
 mod target;
 
@@ -35,6 +33,7 @@ use self::report::{Check, Report, Row};
 use self::target::{Target, engine_config};
 use crate::arguments::{SelftestOptions, TargetOptions, Transport};
 use crate::console::{self, Progress};
+use crate::device;
 use crate::failure::{Ended, Failure};
 use crate::folder::Folder;
 use crate::network::Over;
@@ -75,7 +74,7 @@ pub(crate) fn run(options: &SelftestOptions, verbose: u8) -> Result<Ended, Failu
     // The last, since the driver stays in the process once it has started.
     if options.transport.is_none()
         && !over.is_set()
-        && let Some(first) = device::first()
+        && let Ok(first) = device::first()
     {
         let say = |what: &str| progress.say(&format!("{}: {what}", device::NAME));
         rows.push(device::test(&first, (options.quick, options.sabotage), say, &|| over.is_set()));

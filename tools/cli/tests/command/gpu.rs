@@ -74,7 +74,7 @@ fn the_selftest_moves_bytes_through_a_stand_in_and_looks_at_them() {
     assert_eq!((&row["transport"], &row["verified"]), (&"cuda".into(), &true.into()), "{row}");
     assert_eq!(row["path"], "Penstock stand-in for a GPU, CUDA 13.0");
     let checks: Vec<&str> = row["checks"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
-    assert_eq!(checks, ["connect", "to the device", "within it", "from it", "bytes"]);
+    assert_eq!(checks, ["connect", "bytes", "measure", "bytes"]);
     let absent: Vec<&str> =
         report["absent"].as_array().unwrap().iter().map(|row| row["transport"].as_str().unwrap()).collect();
     assert_eq!(absent, ["verbs", "dpdk"]);
@@ -82,4 +82,31 @@ fn the_selftest_moves_bytes_through_a_stand_in_and_looks_at_them() {
     let row = broken["transports"].as_array().unwrap().last().unwrap();
     let last = row["checks"].as_array().unwrap().last().unwrap();
     assert_eq!((&row["verified"], &last["name"], &last["ok"]), (&false.into(), &"bytes".into(), &false.into()));
+}
+
+#[test]
+fn perf_measures_memory_of_a_stand_in_and_looks_at_it() {
+    let run = |library: &str, more: &[&str]| {
+        let folder = Folder::new();
+        let asked = ["perf", "--memory", "device", "--rounds", "2", "--json"];
+        let ran = finish(folder.command(&[&asked[..], more].concat()).env("PENSTOCK_CUDA_DRIVER", library));
+        assert_eq!(folder.left_behind(), Vec::<String>::new());
+        ran
+    };
+    let library = stand_in();
+    let ran = run(library.to_str().unwrap(), &[]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
+    let report = ran.json();
+    assert_eq!((&report["verified"], &report["bytes"]), (&true.into(), &(16_384 * 1000).into()), "{report}");
+    let ways: Vec<&str> = report["ways"].as_array().unwrap().iter().map(|way| way["way"].as_str().unwrap()).collect();
+    assert_eq!(ways, ["to the device", "within it", "from it"]);
+    assert!(report["ways"].as_array().unwrap().iter().all(|way| way["vs_one_copy"].as_f64().unwrap() > 0.0));
+    let broken = run(library.to_str().unwrap(), &["--sabotage"]);
+    assert_eq!((broken.status, &broken.json()["verified"]), (1, &false.into()));
+    assert!(broken.err.contains("wrong bytes in the target's"), "{broken:?}");
+    let absent = run("/nowhere/libcuda.so.1", &[]);
+    assert_eq!(absent.status, 1);
+    assert!(absent.err.contains("/nowhere/libcuda.so.1 cannot be opened"), "{absent:?}");
+    let misasked = run(library.to_str().unwrap(), &["--transport", "shm"]);
+    assert_eq!(misasked.status, 2, "{misasked:?}");
 }
