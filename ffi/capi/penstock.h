@@ -277,6 +277,10 @@ typedef enum {
      */
     PENSTOCK_NO_COUNTER = 58,
     /*
+     There is no CUDA driver that can be used here, or it has no device.
+     */
+    PENSTOCK_NO_DEVICE = 59,
+    /*
      What was asked for does not fit its regions.
      */
     PENSTOCK_BAD_PLAN = 70,
@@ -1228,6 +1232,23 @@ penstock_status penstock_register_believed(penstock_engine engine,
                                            const char *label,
                                            uint32_t rights,
                                            penstock_region *region);
+
+/*
+ As `penstock_register`, of memory of a CUDA device: an address that `cuMemAlloc` or `cudaMalloc` gave, or one behind it. The driver is opened, which takes a
+ tenth of a second and more the first time, and asked what is there: `PENSTOCK_NO_DEVICE` where there is none that can be used, and all else works without;
+ `PENSTOCK_NOT_MAPPED` where no device memory of this process is, or less than that; `PENSTOCK_INVALID_ARGUMENT` for managed memory, and for host memory that the
+ driver knows. Nothing is read or written, and no stream is waited for: what a kernel writes has to be there before a transfer that reads it is
+ submitted (`cuStreamSynchronize`), and what a transfer writes is there once it has ended. Any thread.
+
+ The caller sees to it:
+ The memory is not freed until then; meanwhile peers and devices may read and write it as the rights say.
+ */
+penstock_status penstock_register_device(penstock_engine engine,
+                                         uint64_t address,
+                                         uint64_t bytes,
+                                         const char *label,
+                                         uint32_t rights,
+                                         penstock_region *region);
 
 /*
  The region of this engine that has these bytes at this address; of several the newest. Any thread.

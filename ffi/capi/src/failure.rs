@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::fmt::Display;
 
+use penstock::device::CudaError;
 use penstock::memory::{MemoryError, TakeError};
+use penstock::transport::ImportError;
 use penstock::{
     Cause, ConnectError, EngineName, Fault, PlanError, RegionError, RenewError, ShapeError, StartError, SubmitError,
 };
@@ -147,6 +149,8 @@ impl From<RegionError> for Box<Failure> {
             E::LabelTooLong { .. } => PENSTOCK_INVALID_ARGUMENT,
             E::Registry(error) => of_registry(error),
             E::Memory(error) => of_memory(error),
+            E::Import { source: ImportError::NoPath(_), .. } => PENSTOCK_NO_PATH,
+            E::Device(error) => of_device(error),
             _ => PENSTOCK_NO_MEMORY,
         };
         let failure = Failure::new(status, &error);
@@ -180,6 +184,26 @@ fn of_memory(error: &MemoryError) -> penstock_status {
 impl From<MemoryError> for Box<Failure> {
     fn from(error: MemoryError) -> Self {
         Failure::new(of_memory(&error), error)
+    }
+}
+
+fn of_device(error: &CudaError) -> penstock_status {
+    use CudaError as E;
+    match error {
+        E::NotHere(_) | E::Start { .. } | E::Lacks(_) => PENSTOCK_NO_DEVICE,
+        E::NoDevice | E::NoSuchDevice { .. } | E::NoVmm { .. } => PENSTOCK_NO_DEVICE,
+        E::Forked => PENSTOCK_FORKED,
+        E::Unknown { .. } | E::Beyond { .. } => PENSTOCK_NOT_MAPPED,
+        E::HostMemory { .. } | E::Managed { .. } | E::NotOurs { .. } | E::Size { .. } => PENSTOCK_INVALID_ARGUMENT,
+        E::NoAccess { .. } => PENSTOCK_NO_RIGHT,
+        E::Words { .. } | E::OutOfMemory { .. } | E::DeviceFull { .. } => PENSTOCK_NO_MEMORY,
+        E::Call { .. } => PENSTOCK_DEVICE_FAILED,
+    }
+}
+
+impl From<CudaError> for Box<Failure> {
+    fn from(error: CudaError) -> Self {
+        Failure::new(of_device(&error), error)
     }
 }
 

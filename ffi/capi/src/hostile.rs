@@ -20,7 +20,7 @@ use crate::transfer::*;
 const BLOCK: u64 = 4096;
 const CALLS: u32 = 4000;
 /// How many arms the calls below have.
-const KINDS: u64 = 60;
+const KINDS: u64 = 61;
 /// From here on calls that end engines and sessions are made, too: before, they would leave nothing to do.
 const LATE: u32 = CALLS * 9 / 10;
 
@@ -165,6 +165,8 @@ fn call(draw: &mut Draw<'_>, number: u64, is_late: bool) -> penstock_status {
             56 if is_late => penstock_drain(one, 1),
             57 if is_late => penstock_disconnect(one, 1),
             58 if is_late => penstock_engine_close(one, 1, made, room, count),
+            // Host memory, which is refused with a driver and without.
+            59 => penstock_register_device(one, address, bytes, label, 3, made),
             _ if is_late => penstock_release_many(given_back.as_ptr(), 2),
             _ if find::<penstock::Engine>(one).is_err() => penstock_release(one),
             _ => PENSTOCK_OK,

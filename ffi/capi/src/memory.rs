@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_void};
 
 use penstock::memory::MemoryError;
 use penstock::{
-    Blocks, Cause, Engine, HostMemory, LocalQuiesce, LocalRegion, Pages, Pool, PoolSpec, Quarantined, Rights, SystemEnv,
+    Blocks, Cause, Engine, HostMemory, LocalQuiesce, LocalRegion, Pages, Pool, PoolSpec, Quarantined, Rights,
+    SystemEnv, device,
 };
 
 use crate::arguments::{Out, Versioned, array, millis, put_list, put_text, read_sized, text_or_none, write_sized};
@@ -187,6 +188,38 @@ unsafe fn register(
     let (label, region) = unsafe { (text_or_none(label, "label")?.unwrap_or_default(), Out::new(region, "region")?) };
     region.put(add(find::<Engine>(engine)?.register(memory?, label, rights(bits)?)?)?);
     Ok(PENSTOCK_OK)
+}
+
+/// As `penstock_register`, of memory of a CUDA device: an address that `cuMemAlloc` or `cudaMalloc` gave, or one behind it. The driver is opened, which takes a
+/// tenth of a second and more the first time, and asked what is there: `PENSTOCK_NO_DEVICE` where there is none that can be used, and all else works without;
+/// `PENSTOCK_NOT_MAPPED` where no device memory of this process is, or less than that; `PENSTOCK_INVALID_ARGUMENT` for managed memory, and for host memory that the
+/// driver knows. Nothing is read or written, and no stream is waited for: what a kernel writes has to be there before a transfer that reads it is
+/// submitted (`cuStreamSynchronize`), and what a transfer writes is there once it has ended. Any thread.
+///
+/// # Safety
+/// The memory is not freed until then; meanwhile peers and devices may read and write it as the rights say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn penstock_register_device(
+    engine: penstock_engine,
+    address: u64,
+    bytes: u64,
+    label: *const c_char,
+    rights: u32,
+    region: *mut penstock_region,
+) -> penstock_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let (label, region) =
+            unsafe { (text_or_none(label, "label")?.unwrap_or_default(), Out::new(region, "region")?) };
+        let (engine, rights) = (find::<Engine>(engine)?, self::rights(rights)?);
+        if bytes == 0 {
+            return Err(MemoryError::Empty { what: "device memory" }.into());
+        }
+        // SAFETY: the caller's promise.
+        let memory = unsafe { device::adopt(address, bytes) }?;
+        region.put(add(engine.register_device(memory, label, rights)?)?);
+        Ok(PENSTOCK_OK)
+    })
 }
 
 /// The region of this engine that has these bytes at this address; of several the newest. Any thread.

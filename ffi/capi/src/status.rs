@@ -76,6 +76,8 @@ pub enum penstock_status {
     PENSTOCK_NO_MEMORY = 57,
     /// No counter of this label is known.
     PENSTOCK_NO_COUNTER = 58,
+    /// There is no CUDA driver that can be used here, or it has no device.
+    PENSTOCK_NO_DEVICE = 59,
     /// What was asked for does not fit its regions.
     PENSTOCK_BAD_PLAN = 70,
     /// The plan was made for another peer or session.
@@ -176,6 +178,7 @@ pub(crate) const TEXTS: &[(penstock_status, &CStr)] = &[
     (PENSTOCK_NO_BLOCKS, c"the pool has not so many free blocks"),
     (PENSTOCK_NO_MEMORY, c"the memory cannot be had"),
     (PENSTOCK_NO_COUNTER, c"no counter of this label is known"),
+    (PENSTOCK_NO_DEVICE, c"there is no CUDA driver with a device that can be used here"),
     (PENSTOCK_BAD_PLAN, c"the plan does not fit its regions"),
     (PENSTOCK_FOREIGN_PLAN, c"the plan was made for another peer or session"),
     (PENSTOCK_FULL, c"there is no room; release transfers that have ended, then submit again"),
@@ -244,6 +247,9 @@ impl penstock_status {
             PENSTOCK_NO_BLOCKS => "release blocks, wait for them with a timeout, or make a larger pool",
             PENSTOCK_NO_MEMORY => "ask for less, or give the process more",
             PENSTOCK_NO_COUNTER => "wait for it with a timeout, or check the label",
+            PENSTOCK_NO_DEVICE => {
+                "see what `penstock doctor gpu` says; host memory is registered with penstock_register"
+            }
             PENSTOCK_BAD_PLAN => "change the item that the text names",
             PENSTOCK_FOREIGN_PLAN => "build the plan with this session's regions",
             PENSTOCK_FULL => "release transfers that have ended, then submit again",

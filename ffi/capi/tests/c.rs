@@ -49,6 +49,25 @@ fn nothing_is_read_or_written_beside_what_the_caller_gave() {
 }
 
 #[test]
+fn memory_of_a_device_is_registered_where_there_is_a_driver_and_refused_where_there_is_none() {
+    let folder = Folder::new("device");
+    let program = folder.compiled("tests/device.c", &["-Wl,--no-as-needed", "-ldl"]);
+    let stand_in = built().join("libpenstock_cuda_driver.so");
+    let missing = folder.0.join("libcuda.so.1");
+    for (driver, pretends, mode, words) in [
+        (&stand_in, "", "here", ""),
+        (&stand_in, "devices=0", "none", "CUDA_VISIBLE_DEVICES"),
+        (&stand_in, "init=803", "none", "install libcuda1"),
+        (&missing, "", "none", "install the NVIDIA driver"),
+    ] {
+        let mut command = Command::new(&program);
+        command.arg(mode).env("PENSTOCK_CUDA_DRIVER", driver).env("PENSTOCK_CUDA_STAND_IN", pretends);
+        let ran = run_within_limit(command.env("WORDS", words));
+        assert!(ran.status.success(), "{pretends}: {ran:?}");
+    }
+}
+
+#[test]
 fn engines_that_come_and_go_leave_nothing_behind() {
     let folder = Folder::new("lives");
     let program = folder.compiled("tests/lives.c", &[]);

@@ -158,8 +158,8 @@ static CLASSES: &[Class] = &[
     class(
         "Unsupported",
         None,
-        "No transport, or no card, can do what was asked.",
-        &[PENSTOCK_NO_PATH, PENSTOCK_CARD_REFUSED],
+        "No transport, no card or no device can do what was asked.",
+        &[PENSTOCK_NO_PATH, PENSTOCK_CARD_REFUSED, PENSTOCK_NO_DEVICE],
     ),
     class(
         "Draining",

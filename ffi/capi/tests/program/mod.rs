@@ -11,13 +11,14 @@ pub(crate) const HERE: &str = env!("CARGO_MANIFEST_DIR");
 /// Longest time of one program.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The folder with the library, built as this test was: `cargo test` alone does not build one for C. Whoever has says so.
+/// The folder with the library and the stand-in for the CUDA driver, built as this test was: `cargo test` alone does not build one for C. Whoever has says so.
 pub(crate) fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         if std::env::var_os("PENSTOCK_LIBRARIES_ARE_BUILT").is_none() {
             let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            cargo.current_dir(HERE).args(["build", "--quiet", "--locked", "--package", "penstock-capi"]);
+            cargo.current_dir(HERE).args(["build", "--quiet", "--locked"]);
+            cargo.args(["--package", "penstock-capi", "--package", "penstock-cuda-driver"]);
             run(cargo.args(if cfg!(debug_assertions) { &[][..] } else { &["--release"] }));
         }
         // This program is in `deps`.
