@@ -13,6 +13,10 @@ use crate::error::invalid;
 
 /// The device whose memory is the host's own.
 pub(crate) const CPU: i64 = 1;
+/// A device of CUDA, whose memory no processor touches.
+pub(crate) const CUDA: i64 = 2;
+/// As a stream: what gives the tensor waits for none.
+const NO_STREAM: i64 = -1;
 /// The version of the structs below.
 const VERSION: (u32, u32) = (1, 1);
 /// Longer shapes are no tensors.
@@ -70,24 +74,32 @@ unsafe impl Send for Tensor {}
 // SAFETY: as above.
 unsafe impl Sync for Tensor {}
 
-/// What `__dlpack__` gives, never a copy if the object knows how to say so.
-pub(crate) fn capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// What `__dlpack__` gives of an object on this device, never a copy if the object knows how to say so.
+pub(crate) fn capsule<'py>(object: &Bound<'py, PyAny>, device: i64) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let method = object.getattr(intern!(py, "__dlpack__"))?;
-    let wanted = PyDict::new(py);
+    let (wanted, older) = (PyDict::new(py), PyDict::new(py));
+    if device != CPU {
+        older.set_item("stream", NO_STREAM)?;
+    }
+    wanted.update(older.as_mapping())?;
     wanted.set_item("max_version", VERSION)?;
     wanted.set_item("copy", false)?;
     match method.call((), Some(&wanted)) {
         // One from before the versions.
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call0(),
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => method.call((), Some(&older)),
         other => other,
     }
 }
 
 impl Tensor {
-    /// Takes the tensor out of the capsule, if it is one block of bytes on the CPU; else it stays in there, and is deleted
+    /// Takes the tensor out of the capsule, if it is one block of bytes on this device; else it stays in there, and is deleted
     /// with it.
-    pub(crate) fn take(capsule: &Bound<'_, PyAny>, not_contiguous: impl FnOnce() -> PyErr) -> PyResult<(Self, Span)> {
+    pub(crate) fn take(
+        capsule: &Bound<'_, PyAny>,
+        device: i64,
+        not_contiguous: impl FnOnce() -> PyErr,
+    ) -> PyResult<(Self, Span)> {
         let (tensor, used) = if let Some(tensor) = content::<Versioned>(capsule, c"dltensor_versioned") {
             (Self::Versioned(tensor), c"used_dltensor_versioned")
         } else if let Some(tensor) = content::<Unversioned>(capsule, c"dltensor") {
@@ -97,7 +109,7 @@ impl Tensor {
         };
         // Not its own yet.
         let tensor = std::mem::ManuallyDrop::new(tensor);
-        let span = tensor.span(not_contiguous)?;
+        let span = tensor.span(device, not_contiguous)?;
         // SAFETY: a capsule, and a text that ends with a zero and stays.
         if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } != 0 {
             return Err(PyErr::fetch(capsule.py()));
@@ -105,7 +117,7 @@ impl Tensor {
         Ok((std::mem::ManuallyDrop::into_inner(tensor), span))
     }
 
-    fn span(&self, not_contiguous: impl FnOnce() -> PyErr) -> PyResult<Span> {
+    fn span(&self, device: i64, not_contiguous: impl FnOnce() -> PyErr) -> PyResult<Span> {
         let (tensor, flags) = match self {
             // SAFETY: the capsule's name says what is in it, and it stays until it is deleted.
             Self::Unversioned(tensor) => (unsafe { &tensor.as_ref().tensor }, 0),
@@ -120,6 +132,9 @@ impl Tensor {
                 (&tensor.tensor, tensor.flags)
             }
         };
+        if i64::from(tensor.device[0]) != device {
+            return Err(invalid("the tensor in the capsule is on another device than `__dlpack_device__` says"));
+        }
         let (address, bytes) = tensor.block(flags & IS_PADDED != 0, not_contiguous)?;
         Ok(Span { address, bytes, is_readonly: flags & READ_ONLY != 0 })
     }
@@ -148,9 +163,6 @@ impl Drop for Tensor {
 impl DlTensor {
     /// Its address, and how many bytes it has from there on.
     fn block(&self, is_padded: bool, not_contiguous: impl FnOnce() -> PyErr) -> PyResult<(usize, usize)> {
-        if i64::from(self.device[0]) != CPU {
-            return Err(invalid("the tensor in the capsule is on another device than `__dlpack_device__` says"));
-        }
         let senseless = || invalid("the tensor in the capsule makes no sense");
         let is_list = self.dimensions == 0 || !self.shape.is_null();
         if !(0..=DIMENSIONS_MAX).contains(&self.dimensions) || !is_list {
@@ -158,16 +170,13 @@ impl DlTensor {
         }
         // SAFETY: the shape, and the strides if there are any, have a number for each dimension.
         let (shape, strides) = unsafe { (self.numbers(self.shape), self.numbers(self.strides)) };
-        let lengths = shape.iter().map(|&length| usize::try_from(length).map_err(|_| senseless()));
-        let count = lengths.collect::<PyResult<Vec<_>>>()?;
-        let count = if count.contains(&0) { Some(0) } else { count.into_iter().try_fold(1, usize::checked_mul) };
-        let axes = || shape.iter().copied().zip(strides.iter().copied());
-        if !self.strides.is_null() && count != Some(0) && !is_dense(axes().rev()) && !is_dense(axes()) {
+        let count = count(shape).ok_or_else(senseless)?;
+        if !self.strides.is_null() && count != 0 && !is_one_block(shape, strides, 1) {
             return Err(not_contiguous());
         }
         let bits = usize::from(self.bits) * usize::from(self.lanes);
         let bits = if is_padded { bits.next_multiple_of(8) } else { bits };
-        let bytes = count.and_then(|count| count.checked_mul(bits)).ok_or_else(senseless)?.div_ceil(8);
+        let bytes = count.checked_mul(bits).ok_or_else(senseless)?.div_ceil(8);
         let offset = usize::try_from(self.byte_offset).map_err(|_| senseless())?;
         let address = self.data.addr().checked_add(offset).ok_or_else(senseless)?;
         if bytes != 0 && (self.data.is_null() || address.checked_add(bytes).is_none()) {
@@ -187,9 +196,21 @@ impl DlTensor {
     }
 }
 
-/// Whether axes, of lengths and strides from the innermost on, have their elements in a row. No length is 0.
-fn is_dense(axes: impl Iterator<Item = (i64, i64)>) -> bool {
-    let mut next = 1_i64;
+/// How many elements a shape has; None: so many are nowhere.
+pub(crate) fn count(shape: &[i64]) -> Option<usize> {
+    let lengths = shape.iter().map(|&length| usize::try_from(length).ok()).collect::<Option<Vec<_>>>()?;
+    if lengths.contains(&0) { Some(0) } else { lengths.into_iter().try_fold(1, usize::checked_mul) }
+}
+
+/// Whether elements lie in a row, in the order of C or of Fortran, each `step` behind the one before. No length is 0.
+pub(crate) fn is_one_block(shape: &[i64], strides: &[i64], step: i64) -> bool {
+    let axes = || shape.iter().copied().zip(strides.iter().copied());
+    is_dense(axes().rev(), step) || is_dense(axes(), step)
+}
+
+/// The same of axes, of lengths and strides from the innermost on.
+fn is_dense(axes: impl Iterator<Item = (i64, i64)>, step: i64) -> bool {
+    let mut next = step;
     for (length, stride) in axes {
         if length != 1 {
             if stride != next {

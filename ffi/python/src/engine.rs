@@ -11,13 +11,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::arrays::number;
 use crate::error::{Failure, call, invalid, undisturbed};
 use crate::library::*;
 use crate::log;
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryKind};
 use crate::peer::Peer;
 use crate::quarantine::Quarantine;
 use crate::region::{Pool, Region, rights_of};
@@ -457,14 +457,7 @@ impl Engine {
         label: Option<String>,
         rights: &str,
     ) -> PyResult<Region> {
-        let rights = rights_of(rights)?;
-        let memory = Memory::of(memory)?;
-        if memory.is_readonly && rights & PENSTOCK_RIGHTS_WRITE != 0 {
-            let words = "the memory is read-only: peers can be given the right to read it (rights=\"r\"), or none (rights=\"\")";
-            return Err(Box::new(Failure::with_text(PENSTOCK_NO_RIGHT, words)).into());
-        }
-        let (address, bytes) = (memory.address as u64, memory.bytes as u64);
-        self.register_at(py, address, bytes, label, rights, Some(Arc::new(memory)))
+        self.register_memory(py, MemoryKind::Host, Memory::of(memory)?, label, rights_of(rights)?)
     }
 
     /// Registers memory by its address. Whoever owns it keeps it mapped as it is until the region is deregistered, or the engine
@@ -480,7 +473,31 @@ impl Engine {
         label: Option<String>,
         rights: &str,
     ) -> PyResult<Region> {
-        self.register_at(py, address, bytes, label, rights_of(rights)?, None)
+        self.register_at(py, MemoryKind::Host, (address, bytes), label, rights_of(rights)?, None)
+    }
+
+    /// Registers memory of a CUDA device, without a copy: a torch tensor, anything with `__cuda_array_interface__` (cupy, numba) or DLPack, or a tuple
+    /// (address, bytes), whose owner keeps it. Otherwise as `register`. Nothing is read, and no stream is waited for: synchronize the stream that
+    /// writes the memory before a transfer that reads it is submitted. What a transfer writes is there once it has ended.
+    ///
+    ///     kv = engine.register_device(tensor, "kv")
+    #[pyo3(signature = (memory, label=None, *, rights="rw"))]
+    fn register_device(
+        &self,
+        py: Python<'_>,
+        memory: &Bound<'_, PyAny>,
+        label: Option<String>,
+        rights: &str,
+    ) -> PyResult<Region> {
+        let rights = rights_of(rights)?;
+        if let Ok(pair) = memory.cast::<PyTuple>() {
+            let [address, bytes] = &*pair.iter().collect::<Vec<_>>() else {
+                return Err(invalid(&format!("a tuple of {} things is not (address, bytes)", pair.len())));
+            };
+            let range = (number(address)?, number(bytes)?);
+            return self.register_at(py, MemoryKind::Cuda, range, label, rights, None);
+        }
+        self.register_memory(py, MemoryKind::Cuda, Memory::of_device(memory)?, label, rights)
     }
 
     /// The region of this engine that has these bytes at this address; of several the newest.
@@ -635,7 +652,7 @@ impl Engine {
     }
 
     #[pyo3(signature = (*_raised))]
-    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
         match self.close(py, 1.0) {
             // A child that leaves its parent's block has nothing to close.
             Err(_) if self.open.process != std::process::id() => Ok(()),
@@ -660,11 +677,27 @@ impl Engine {
         Self { open: Arc::clone(open) }
     }
 
+    fn register_memory(
+        &self,
+        py: Python<'_>,
+        kind: MemoryKind,
+        memory: Memory,
+        label: Option<String>,
+        rights: u32,
+    ) -> PyResult<Region> {
+        if memory.is_readonly && rights & PENSTOCK_RIGHTS_WRITE != 0 {
+            let words = "the memory is read-only: peers can be given the right to read it (rights=\"r\"), or none (rights=\"\")";
+            return Err(Box::new(Failure::with_text(PENSTOCK_NO_RIGHT, words)).into());
+        }
+        let range = (memory.address as u64, memory.bytes as u64);
+        self.register_at(py, kind, range, label, rights, Some(Arc::new(memory)))
+    }
+
     fn register_at(
         &self,
         py: Python<'_>,
-        address: u64,
-        bytes: u64,
+        kind: MemoryKind,
+        (address, bytes): (u64, u64),
         label: Option<String>,
         rights: u32,
         memory: Option<Arc<Memory>>,
@@ -675,7 +708,14 @@ impl Engine {
             let label = text.as_deref().map_or(std::ptr::null(), CStr::as_ptr);
             // SAFETY: memory that is kept below, or as its owner has promised; a label that ends with a zero or is null; the place of a handle.
             Handle::of(|library, place| unsafe {
-                (library.penstock_register)(engine, address as *mut _, bytes as usize, label, rights, place)
+                match kind {
+                    MemoryKind::Host => {
+                        (library.penstock_register)(engine, address as *mut _, bytes as usize, label, rights, place)
+                    }
+                    MemoryKind::Cuda => {
+                        (library.penstock_register_device)(engine, address, bytes, label, rights, place)
+                    }
+                }
             })
         });
         log::hand_over(py);

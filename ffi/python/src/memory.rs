@@ -1,8 +1,8 @@
-//! Memory of Python objects: where it is, and what keeps it there.
+//! Memory of Python objects: where it is, and what keeps it there. That of CUDA devices is an address like any other here, and `device` finds it.
 //!
 //! Nothing is ever copied, and neither torch nor numpy is imported. What cannot be guarded against, and is the program's
 //! to leave alone: `ctypes.resize`, numpy's `resize(…, refcheck=False)`, and `untyped_storage().resize_()` of a tensor
-//! where torch runs without numpy.
+//! on a GPU, or where torch runs without numpy.
 
 use std::mem::ManuallyDrop;
 
@@ -12,9 +12,36 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::buffer::{View, has_buffer};
-use crate::dlpack::Tensor;
+use crate::dlpack::{self, Tensor};
 use crate::error::{invalid, undisturbed, unsupported};
 use crate::waits::attached;
+
+/// Memory of one kind, and the method of an engine that takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryKind {
+    /// `register`.
+    Host,
+    /// `register_device`.
+    Cuda,
+}
+
+impl MemoryKind {
+    fn of_torch(device: &str) -> Option<Self> {
+        match device {
+            "cpu" => Some(Self::Host),
+            "cuda" => Some(Self::Cuda),
+            _ => None,
+        }
+    }
+
+    fn of_dlpack(device: i64) -> Option<Self> {
+        match device {
+            dlpack::CPU => Some(Self::Host),
+            dlpack::CUDA => Some(Self::Cuda),
+            _ => None,
+        }
+    }
+}
 
 /// Memory of a Python object, which stays where it is as long as this lives.
 pub(crate) struct Memory {
@@ -25,7 +52,7 @@ pub(crate) struct Memory {
 }
 
 /// What keeps memory in its place; dropped with the interpreter's lock.
-enum Keeper {
+pub(crate) enum Keeper {
     Buffer {
         _view: View,
     },
@@ -37,17 +64,23 @@ enum Keeper {
     Dlpack {
         _tensor: Tensor,
     },
+    /// The object itself.
+    Object {
+        _object: Py<PyAny>,
+    },
 }
 
 impl Memory {
     /// The memory of a torch tensor, of an object with the buffer protocol, or of one with DLPack.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let memory = if is_torch_tensor(object) {
-            Self::of_torch_tensor(object)?
+            Self::of_torch_tensor(object, MemoryKind::Host)?
         } else if has_buffer(object) {
             Self::of_buffer(object)?
         } else if object.hasattr(intern!(object.py(), "__dlpack__"))? {
-            Self::of_dlpack(object)?
+            Self::of_dlpack(object, MemoryKind::Host)?
+        } else if object.hasattr(intern!(object.py(), "__cuda_array_interface__"))? {
+            return Err(elsewhere(&format!("the `{}` is on a CUDA device", type_name(object)), Some(MemoryKind::Cuda)));
         } else {
             return Err(invalid(&format!(
                 "`{}` has no memory to use; give an object with the buffer protocol (bytearray, array, mmap, memoryview, \
@@ -55,13 +88,17 @@ impl Memory {
                 type_name(object)
             )));
         };
-        if memory.bytes == 0 {
-            return Err(invalid(&format!("the `{}` is empty: it has no bytes", type_name(object))));
-        }
-        Ok(memory)
+        memory.not_empty(object)
     }
 
-    fn new(address: usize, bytes: usize, is_readonly: bool, keeper: Keeper) -> Self {
+    pub(crate) fn not_empty(self, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match self.bytes {
+            0 => Err(invalid(&format!("the `{}` is empty: it has no bytes", type_name(object)))),
+            _ => Ok(self),
+        }
+    }
+
+    pub(crate) fn new(address: usize, bytes: usize, is_readonly: bool, keeper: Keeper) -> Self {
         Self { address, bytes, is_readonly, keeper: ManuallyDrop::new(keeper) }
     }
 
@@ -88,13 +125,12 @@ impl Memory {
         Ok(Self::new(raw.buf.addr(), raw.len.unsigned_abs(), raw.readonly != 0, Keeper::Buffer { _view: view }))
     }
 
-    fn of_torch_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn of_torch_tensor(tensor: &Bound<'_, PyAny>, wanted: MemoryKind) -> PyResult<Self> {
         let py = tensor.py();
         let device = tensor.getattr(intern!(py, "device"))?;
-        if device.getattr(intern!(py, "type"))?.extract::<String>()? != "cpu" {
-            return Err(unsupported(&format!(
-                "the tensor is on device `{device}`: GPU memory is not supported yet, only tensors on the CPU are"
-            )));
+        let kind = MemoryKind::of_torch(&device.getattr(intern!(py, "type"))?.extract::<String>()?);
+        if kind != Some(wanted) {
+            return Err(elsewhere(&format!("the tensor is on device `{device}`"), kind));
         }
         let layout = tensor.getattr(intern!(py, "layout"))?.str()?;
         if layout != "torch.strided" {
@@ -106,7 +142,7 @@ impl Memory {
         let memory = || {
             // It keeps the storage, also if the tensor itself is given another one by `set_` or by `.data`.
             let alias = tensor.call_method0(intern!(py, "detach"))?;
-            let array = fixed_array(&alias).ok();
+            let array = if wanted == MemoryKind::Host { fixed_array(&alias).ok() } else { None };
             let address: usize = alias.call_method0(intern!(py, "data_ptr"))?.extract()?;
             let count: usize = alias.call_method0(intern!(py, "numel"))?.extract()?;
             let size: usize = alias.call_method0(intern!(py, "element_size"))?.extract()?;
@@ -116,19 +152,18 @@ impl Memory {
         memory().map_err(|error| refused(py, error, |why| format!("the tensor does not give its memory: {why}")))
     }
 
-    fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn of_dlpack(object: &Bound<'_, PyAny>, wanted: MemoryKind) -> PyResult<Self> {
         let py = object.py();
         let (device, number): (i64, i64) = object.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
-        if device != crate::dlpack::CPU {
-            return Err(unsupported(&format!(
-                "the `{}` is on DLPack's device ({device}, {number}): GPU memory is not supported yet, only the CPU's is",
-                type_name(object)
-            )));
+        let kind = MemoryKind::of_dlpack(device);
+        if kind != Some(wanted) {
+            let words = format!("the `{}` is on DLPack's device ({device}, {number})", type_name(object));
+            return Err(elsewhere(&words, kind));
         }
-        let capsule = crate::dlpack::capsule(object).map_err(|error| {
+        let capsule = dlpack::capsule(object, device).map_err(|error| {
             refused(py, error, |why| format!("the `{}` does not give its memory: {why}", type_name(object)))
         })?;
-        let (tensor, span) = Tensor::take(&capsule, || not_contiguous(object, "a contiguous one is a copy"))?;
+        let (tensor, span) = Tensor::take(&capsule, device, || not_contiguous(object, "a contiguous one is a copy"))?;
         Ok(Self::new(span.address, span.bytes, span.is_readonly, Keeper::Dlpack { _tensor: tensor }))
     }
 }
@@ -180,7 +215,16 @@ fn is_exception(error: &PyErr, py: Python<'_>) -> bool {
     error.is_instance_of::<PyException>(py)
 }
 
-fn not_contiguous(object: &Bound<'_, PyAny>, copy: &str) -> PyErr {
+/// Memory that another method takes, or none does.
+pub(crate) fn elsewhere(words: &str, kind: Option<MemoryKind>) -> PyErr {
+    match kind {
+        Some(MemoryKind::Host) => invalid(&format!("{words}: `register` takes its memory")),
+        Some(MemoryKind::Cuda) => invalid(&format!("{words}: `register_device` takes its memory")),
+        None => unsupported(&format!("{words}: only memory of the host and of CUDA devices can be registered")),
+    }
+}
+
+pub(crate) fn not_contiguous(object: &Bound<'_, PyAny>, copy: &str) -> PyErr {
     invalid(&format!(
         "the `{}` is not contiguous: its bytes are not one block. Penstock does not copy it; {copy}, and transfers use \
          that copy then",

@@ -28,6 +28,7 @@ modules! {
     the_package_is_found_and_its_library_with_it: "test_package",
     engines_start_and_close: "test_engine",
     memory_is_taken_where_it_is: "test_memory",
+    memory_of_a_device_is_taken_where_it_is: "test_device",
     rows_are_read_from_arrays_and_sequences: "test_arrays",
     blocks_go_between_two_processes: "test_transfers",
     waits_end_by_themselves_and_by_others: "test_waits",
@@ -50,6 +51,7 @@ fn run_module(test: &str, module: &str) {
     };
     let mut command = Command::new(python);
     command.current_dir(Path::new(HERE).join("tests")).env("PYTHONPATH", package());
+    command.env("PENSTOCK_CUDA_DRIVER", built().join("libpenstock_cuda_driver.so"));
     // No compiled modules among the sources.
     command.env("PYTHONDONTWRITEBYTECODE", "1").env_remove("LD_LIBRARY_PATH");
     let ran = run_within_limit(command.args(["-X", "faulthandler", "-W", "error", "-m", "unittest", "-v", module]));
@@ -73,20 +75,32 @@ fn python() -> Option<&'static str> {
     ["python3", "python3.11", "python3.12", "python3.13", "python3.14"].into_iter().find(fits)
 }
 
-/// The folder that has the package in it, built as this test was. Whoever has built the two libraries says so.
+/// The folder with the libraries that Cargo builds: this program is in `deps`.
+fn built() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    own.ancestors().nth(2).expect("it is in the target folder").to_owned()
+}
+
+/// The folder that has the package in it, built as this test was, with the stand-in for the CUDA driver beside it. Whoever has built the libraries
+/// says so.
 fn package() -> &'static Path {
     static PACKAGE: OnceLock<PathBuf> = OnceLock::new();
     PACKAGE.get_or_init(|| {
         if std::env::var_os("PENSTOCK_LIBRARIES_ARE_BUILT").is_none() {
             let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             cargo.current_dir(HERE).args(["build", "--quiet", "--locked"]);
-            cargo.args(["--package", "penstock-capi", "--package", "penstock-python"]);
+            cargo.args([
+                "--package",
+                "penstock-capi",
+                "--package",
+                "penstock-python",
+                "--package",
+                "penstock-cuda-driver",
+            ]);
             let built = cargo.args(if cfg!(debug_assertions) { &[][..] } else { &["--release"] }).output().unwrap();
             assert!(built.status.success(), "{built:?}");
         }
-        // This program is in `deps`.
-        let own = std::env::current_exe().unwrap();
-        let built = own.ancestors().nth(2).expect("it is in the target folder");
+        let built = built();
         let folder = built.join("python");
         let package = folder.join("penstock");
         // Who has files of an earlier one open keeps them.

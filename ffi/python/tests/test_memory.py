@@ -249,7 +249,7 @@ class Torch(WithEngine):
         self.refused(torch.zeros(0), "is empty")
 
     def test_tensors_elsewhere_are_refused(self) -> None:
-        self.refused(self.torch.zeros(3, device="meta"), "GPU memory is not supported yet", penstock.Unsupported)
+        self.refused(self.torch.zeros(3, device="meta"), "only memory of the host and of CUDA", penstock.Unsupported)
 
     def test_the_memory_stays_if_the_tensor_is_given_another(self) -> None:
         torch = self.torch
@@ -317,7 +317,8 @@ class FakeTorch(WithEngine):
         self.assertIsNone(gone())
 
     def test_others_are_refused(self) -> None:
-        self.refused(self.tensor(device="cuda"), "`cuda:1`.*GPU memory is not supported yet", penstock.Unsupported)
+        self.refused(self.tensor(device="cuda"), "`cuda:1`: `register_device` takes its memory")
+        self.refused(self.tensor(device="xpu"), "`xpu:1`: only memory of the host and of CUDA", penstock.Unsupported)
         self.refused(self.tensor(layout="torch.sparse_coo"), "torch.sparse_coo")
         self.refused(self.tensor(is_contiguous=False), r"not contiguous.*\.contiguous\(\) copies")
         self.refused(self.tensor(is_fake=True), "does not give its memory: no storage")
@@ -392,9 +393,11 @@ class Exporter:
         version: tuple[int, int] | None = (1, 0),
         flags: int = 0,
         offset: int = 0,
+        data: int | None = None,
     ) -> None:
         self.content = ctypes.create_string_buffer(1 << 12)
-        self.address = ctypes.addressof(self.content) + offset
+        data = ctypes.addressof(self.content) if data is None else data
+        self.address = data + offset
         self.deleted = 0
         self.asked: list[dict[str, Any]] = []
         self.version = version
@@ -402,8 +405,8 @@ class Exporter:
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
         self.strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
         tensor = DLTensor(
-            data=ctypes.addressof(self.content),
-            device=(1, 0),
+            data=data,
+            device=(device, 0),
             dimensions=len(shape),
             bits=bits,
             lanes=lanes,
@@ -428,7 +431,7 @@ class Exporter:
 
     def __dlpack__(self, **asked: Any) -> object:
         self.asked.append(asked)
-        if self.version is None and asked:
+        if self.version is None and asked.keys() - {"stream"}:
             raise TypeError("unexpected keyword argument")
         self.capsule = NEW_CAPSULE(ctypes.addressof(self.managed), self.name, None)
         return self.capsule
@@ -500,8 +503,12 @@ class DLPack(WithEngine):
 
     def test_memory_elsewhere_is_refused_before_it_is_asked_for(self) -> None:
         exporter = Exporter((4,), device=2)
-        self.refused(exporter, r"\(2, 0\).*GPU memory is not supported yet", penstock.Unsupported)
+        self.refused(exporter, r"\(2, 0\): `register_device` takes its memory")
         self.assertEqual(exporter.asked, [])
+        exporter = Exporter((4,), device=10)
+        self.refused(exporter, r"\(10, 0\): only memory of the host and of CUDA devices", penstock.Unsupported)
+        self.assertEqual(exporter.asked, [])
+        self.refused(type("Array", (), {"__cuda_array_interface__": {}})(), "`register_device` takes its memory")
 
     def test_what_gives_no_tensor_is_refused(self) -> None:
         class Other:

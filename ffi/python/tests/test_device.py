@@ -1,0 +1,332 @@
+"""Memory of a CUDA device: which is taken, what is refused, and what keeps it, on a stand-in for the driver."""
+
+import array
+import contextlib
+import ctypes
+import gc
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+import weakref
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import penstock
+from test_memory import CAPSULE_NAME, Exporter
+
+SIZE = 1 << 16
+PATTERN = bytes(range(256)) * (SIZE // 256)
+
+
+def setUpModule() -> None:
+    if "PENSTOCK_CUDA_DRIVER" not in os.environ:
+        raise unittest.SkipTest("needs PENSTOCK_CUDA_DRIVER, the stand-in for the driver")
+
+
+class Driver:
+    """What allocates device memory: the library that the engine opens, too."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(os.environ["PENSTOCK_CUDA_DRIVER"])
+        context = ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxPushCurrent", context)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        place = ctypes.c_void_p()
+        self.library.cuGetProcAddress_v2(name.encode(), ctypes.byref(place), 12000, ctypes.c_uint64(0), None)
+        assert place.value, name
+        answered = ctypes.CFUNCTYPE(ctypes.c_uint)(place.value)(*arguments)
+        assert answered == 0, (name, answered)
+
+    def allocate(self, size: int) -> int:
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def free(self, address: int) -> None:
+        self.call("cuMemFree", ctypes.c_uint64(address))
+
+    def read(self, address: int, size: int) -> bytes:
+        content = ctypes.create_string_buffer(size)
+        self.call("cuMemcpyDtoH", content, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return content.raw
+
+
+@contextlib.contextmanager
+def stopped_card() -> Iterator[None]:
+    """The process that executes what streams are given does nothing meanwhile."""
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    (card,) = (int(pid) for pid in children if "penstock-cuda" in pathlib.Path("/proc", pid, "comm").read_text())
+    os.kill(card, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(card, signal.SIGCONT)
+
+
+class Array:
+    """An array on a device, as cupy and numba have it."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], is_readonly: bool = False, **more: Any) -> None:
+        described = {"shape": shape, "typestr": "<f4", "data": (address, is_readonly), "version": 3}
+        self.__cuda_array_interface__ = described | more
+
+
+class WithDevice(unittest.TestCase):
+    driver: ClassVar[Driver]
+    address: ClassVar[int]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.driver = Driver()
+        cls.address = cls.driver.allocate(SIZE)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.driver.free(cls.address)
+
+    def setUp(self) -> None:
+        self.engine = penstock.Engine("device")
+        self.addCleanup(self.engine.close)
+
+    def array(self, shape: tuple[int, ...] = (SIZE // 4,), is_readonly: bool = False, **more: Any) -> Array:
+        return Array(self.address, shape, is_readonly, **more)
+
+    def taken(self, memory: Any, size: int) -> None:
+        region = self.engine.register_device(memory)
+        self.assertEqual((region.address, region.bytes), (self.address, size))
+        self.assertIsNone(region.deregister())
+
+    def refused(self, memory: Any, words: str, kind: type[penstock.Error] = penstock.InvalidArgument) -> None:
+        with self.assertRaisesRegex(kind, words) as raised:
+            self.engine.register_device(memory)
+        self.assertIs(type(raised.exception), kind)
+
+
+class Transfers(WithDevice):
+    def test_bytes_go_to_a_device_and_come_back(self) -> None:
+        with penstock.Engine("host") as host:
+            pool = host.pool(2 * SIZE)
+            memoryview(pool)[:SIZE] = PATTERN
+            region = self.engine.register_device(self.array(), "kv")
+            self.assertEqual((region.label, region.rights), ("kv", "rw"))
+            peer = host.connect(self.engine.descriptor())
+            remote = peer.region("kv", timeout=5.0)
+            peer.submit(peer.write_plan(pool, remote, extents=[(0, 0, SIZE)])).wait(timeout=5.0)
+            self.assertEqual(self.driver.read(self.address, SIZE), PATTERN)
+            peer.submit(peer.read_plan(pool, remote, extents=[(SIZE, 0, SIZE)])).wait(timeout=5.0)
+            self.assertEqual(memoryview(pool)[SIZE:], PATTERN)
+            self.assertIsNone(region.deregister())
+
+    def test_what_is_read_only_is_not_written(self) -> None:
+        memory = self.array(is_readonly=True)
+        with self.assertRaises(penstock.AccessDenied):
+            self.engine.register_device(memory)
+        with penstock.Engine("host") as host:
+            host.pool(SIZE, label="pool")
+            region = self.engine.register_device(memory, rights="r")
+            peer = self.engine.connect(host.descriptor())
+            peer.region("pool", timeout=5.0)
+            peer.write_plan(region, "pool", extents=[(0, 0, SIZE)])
+            with self.assertRaises(penstock.AccessDenied):
+                peer.read_plan(region, "pool", extents=[(0, 0, SIZE)])
+
+    def test_host_memory_that_is_no_pool_is_not_for_devices(self) -> None:
+        with penstock.Engine("host") as host:
+            own = host.register(bytearray(SIZE))
+            self.engine.register_device(self.array(), "kv")
+            peer = host.connect(self.engine.descriptor())
+            remote = peer.region("kv", timeout=5.0)
+            with self.assertRaisesRegex(penstock.Unsupported, "is not a pool's"):
+                peer.write_plan(own, remote, extents=[(0, 0, SIZE)])
+
+
+class Arrays(WithDevice):
+    def test_arrays_are_taken_as_they_lie(self) -> None:
+        self.taken(self.array(), SIZE)
+        self.taken(self.array((4, 6)), 96)
+        self.taken(self.array((4, 6), strides=None), 96)
+        self.taken(self.array((4, 6), strides=(24, 4)), 96)
+        self.taken(self.array((4, 6), strides=(4, 16)), 96)
+        self.taken(self.array((1, 6), strides=(1000, 4)), 24)
+        self.taken(self.array(()), 4)
+        self.taken(self.array((5,), typestr="|u1"), 5)
+        self.taken(self.array((5,), typestr="<c16"), 80)
+        self.taken(self.array((5,), typestr="|V2", descr=[("", "<V2")], stream=1), 10)
+
+    def test_gaps_are_refused_and_not_copied(self) -> None:
+        for strides in ((48, 4), (24, 8), (-24, 4), (0, 4)):
+            self.refused(self.array((4, 6), strides=strides), "not contiguous.*does not copy")
+
+    def test_what_has_no_bytes_or_no_sense_is_refused(self) -> None:
+        self.refused(self.array((4, 0)), "is empty")
+        self.refused(self.array((4, 0), strides=(4, 4)), "is empty")
+        self.refused(self.array((-4,)), "shape that makes no sense")
+        self.refused(self.array((1 << 62, 1 << 62)), "shape that makes no sense")
+        self.refused(self.array((1 << 62,)), "shape that makes no sense")
+        self.refused(self.array((4,), strides=(4, 4)), "do not fit its shape")
+        self.refused(self.array((4,), mask=self.array((4,))), "has a mask")
+        self.refused(self.array((4,), data=None), "has no `data`")
+        self.refused(self.array((4,), data="there"), "makes no sense: ")
+        for kind in ("|O8", "<U4", "|t3", "<f", "f4", "<f-4", ""):
+            self.refused(self.array((4,), typestr=kind), "has elements of type")
+        self.refused(type("Odd", (), {"__cuda_array_interface__": 5})(), "is no dictionary")
+
+    def test_an_array_that_does_not_say_where_it_is_is_refused(self) -> None:
+        class Tracked:
+            @property
+            def __cuda_array_interface__(self) -> Any:
+                raise RuntimeError("it requires grad")
+
+        self.refused(Tracked(), "does not give its memory: it requires grad")
+
+    def test_it_is_kept_while_it_is_registered_and_no_longer(self) -> None:
+        memory = self.array()
+        gone = weakref.ref(memory)
+        first, second = (self.engine.register_device(memory, "twice") for _ in range(2))
+        del memory
+        self.assertIsNone(first.deregister())
+        gc.collect()
+        self.assertIsNotNone(gone())
+        self.assertIsNone(second.deregister())
+        gc.collect()
+        self.assertIsNone(gone())
+
+
+    def test_it_is_kept_while_a_device_that_is_stopped_may_touch_it(self) -> None:
+        memory = self.array()
+        gone = weakref.ref(memory)
+        region = self.engine.register_device(memory, "kv")
+        del memory
+        with penstock.Engine("host") as host:
+            pool = host.pool(SIZE)
+            peer = host.connect(self.engine.descriptor())
+            plan = peer.read_plan(pool, peer.region("kv", timeout=5.0), extents=[(0, 0, SIZE)])
+            with stopped_card():
+                with self.assertRaises(penstock.Deadline):
+                    peer.submit(plan, timeout=0.1).wait()
+                held = region.deregister(timeout=0.05)
+                assert held is not None
+                gc.collect()
+                self.assertFalse(held.released)
+                self.assertIsNotNone(gone())
+            end = time.monotonic() + 10
+            while not held.released and time.monotonic() < end:
+                time.sleep(0.01)
+            self.assertTrue(held.released)
+            del held
+            gc.collect()
+            self.assertIsNone(gone())
+
+
+class Others(WithDevice):
+    def test_an_address_is_taken(self) -> None:
+        self.taken((self.address, 100), 100)
+        self.refused((self.address, 0), "has no bytes")
+        self.refused((self.address,), "is not \\(address, bytes\\)")
+        self.refused((self.address, -1), "negative")
+        self.refused((self.address, "100"), "not an int")
+
+    def test_what_is_no_memory_of_a_device_is_refused(self) -> None:
+        host = ctypes.create_string_buffer(64)
+        self.refused((ctypes.addressof(host), 64), "knows no memory", penstock.NotMapped)
+        self.refused((self.address, 1 << 40), "leave their allocation", penstock.NotMapped)
+        freed = self.driver.allocate(SIZE)
+        self.driver.free(freed)
+        self.refused(Array(freed, (4,)), "it was freed", penstock.NotMapped)
+
+    def test_host_memory_is_for_register(self) -> None:
+        for memory in (bytearray(8), array.array("d", [1.0]), Exporter((4,))):
+            self.refused(memory, "`register` takes its memory")
+        self.refused("text", "`str` has no memory of a CUDA device; give")
+        self.refused(Exporter((4,), device=13), "only memory of the host and of CUDA devices", penstock.Unsupported)
+
+    def test_dlpack_s_tensors_are_taken_without_waiting_for_a_stream(self) -> None:
+        for version in ((1, 0), None):
+            exporter = Exporter((4, 6), (6, 1), device=2, data=self.address, version=version)
+            self.taken(exporter, 96)
+            self.assertEqual([asked["stream"] for asked in exporter.asked], [-1] * len(exporter.asked))
+            self.assertEqual(CAPSULE_NAME(exporter.capsule), b"used_" + exporter.name)
+            gc.collect()
+            self.assertEqual(exporter.deleted, 1)
+        self.refused(Exporter((4, 6), (8, 1), device=2, data=self.address), "not contiguous")
+        elsewhere = Exporter((4,), data=self.address)
+        elsewhere.device = 2
+        self.refused(elsewhere, "on another device than")
+
+    def test_torch_s_tensors_are_taken(self) -> None:
+        address = self.address
+
+        class Device:
+            def __init__(self, kind: str) -> None:
+                self.type = kind
+
+            def __str__(self) -> str:
+                return f"{self.type}:0"
+
+        class Tensor:
+            layout = "torch.strided"
+
+            def __init__(self, kind: str) -> None:
+                self.device = Device(kind)
+
+            def is_contiguous(self) -> bool:
+                return True
+
+            def detach(self) -> Any:
+                return self
+
+            def data_ptr(self) -> int:
+                return address
+
+            def numel(self) -> int:
+                return 16
+
+            def element_size(self) -> int:
+                return 2
+
+        Tensor.__module__ = "torch"
+        tensor = Tensor("cuda")
+        gone = weakref.ref(tensor)
+        self.taken(tensor, 32)
+        del tensor
+        gc.collect()
+        self.assertIsNone(gone())
+        self.refused(Tensor("cpu"), "`cpu:0`: `register` takes its memory")
+        self.refused(Tensor("meta"), "only memory of the host and of CUDA", penstock.Unsupported)
+
+
+class WithoutDriver(unittest.TestCase):
+    def test_all_else_works_without_a_driver(self) -> None:
+        program = """if True:
+            import penstock
+            with penstock.Engine("alone") as engine:
+                try:
+                    engine.register_device((4096, 64))
+                except penstock.Unsupported as error:
+                    print(error.code, error.remedy)
+                    print(error)
+                engine.register(bytearray(64)).deregister()
+        """
+        for driver, pretends, words in [
+            ("/nowhere/libcuda.so.1", "", "install the NVIDIA driver"),
+            (os.environ["PENSTOCK_CUDA_DRIVER"], "devices=0", "CUDA_VISIBLE_DEVICES"),
+        ]:
+            environment = os.environ | {"PENSTOCK_CUDA_DRIVER": driver, "PENSTOCK_CUDA_STAND_IN": pretends}
+            command = [sys.executable, "-W", "error", "-c", program]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environment)
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+            code, text = ran.stdout.split("\n", 1)
+            self.assertIn("59 see what `penstock doctor gpu` says", code)
+            self.assertIn(words, text)
+
+
+if __name__ == "__main__":
+    unittest.main()
