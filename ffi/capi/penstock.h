@@ -625,6 +625,80 @@ typedef struct {
 } penstock_range;
 
 /*
+ What became of packets, of transports that have some of their own (`datagram`); the kernel counts those of `tcp`, and cards those of `verbs`.
+ */
+typedef struct {
+    /*
+     Set by the caller: `sizeof(penstock_packet_statistics)`.
+     */
+    size_t size;
+    /*
+     Packets that were written to be sent.
+     */
+    uint64_t sent;
+    /*
+     Packets that were given up as lost.
+     */
+    uint64_t lost;
+    /*
+     Those of `lost` that had arrived after all: what they carried was sent twice for nothing.
+     */
+    uint64_t spurious;
+    /*
+     Messages that were sent again, in other packets.
+     */
+    uint64_t repeated;
+    /*
+     How often all that was under way was given up, because nothing was heard.
+     */
+    uint64_t timeouts;
+    /*
+     Packets that came and were taken.
+     */
+    uint64_t received;
+    /*
+     Messages of those packets that were dropped: their bytes were here already, or their operation had ended.
+     */
+    uint64_t late;
+    /*
+     Packets that were dropped: they are too short, or for no connection. Of an engine only.
+     */
+    uint64_t strangers;
+    /*
+     Packets that were dropped: their tag is wrong.
+     */
+    uint64_t forged;
+    /*
+     Packets that were dropped: their number has come before, or is too old to tell.
+     */
+    uint64_t replayed;
+    /*
+     Packets that were dropped: their payload does not have its checksum, or not its length.
+     */
+    uint64_t corrupt;
+    /*
+     Packets that the port dropped as they came, as a rule for want of room. Of an engine only.
+     */
+    uint64_t dropped_by_port;
+    /*
+     Packets that the port did not send, although they were given to it. Of an engine only.
+     */
+    uint64_t refused_by_port;
+    /*
+     How often the port had no room for more to send. Of an engine only.
+     */
+    uint64_t blocked;
+    /*
+     The smoothed round trip to a peer in nanoseconds; 0 before its first answer, and of an engine.
+     */
+    uint64_t round_trip_ns;
+    /*
+     Bytes that may be under way to a peer at once; 0 of an engine.
+     */
+    uint64_t window_bytes;
+} penstock_packet_statistics;
+
+/*
  Handle of a region of a peer.
  */
 typedef uint64_t penstock_remote_region;
@@ -1358,6 +1432,25 @@ penstock_status penstock_release(uint64_t handle);
  */
 penstock_status penstock_release_many(const uint64_t *handles,
                                       size_t count);
+
+/*
+ What has become of the packets of all peers since the engine started. Any thread.
+
+ The caller sees to it:
+ `statistics` points to a struct whose `size` is set.
+ */
+penstock_status penstock_engine_packet_statistics(penstock_engine engine,
+                                                  penstock_packet_statistics *statistics);
+
+/*
+ What has become of the packets to a peer and from it since its session began; all 0 where its transport has none of its own, and as `penstock_peer_state`
+ where the session has ended. Any thread.
+
+ The caller sees to it:
+ `statistics` points to a struct whose `size` is set.
+ */
+penstock_status penstock_peer_packet_statistics(penstock_peer peer,
+                                                penstock_packet_statistics *statistics);
 
 /*
  The name of its engine. Any thread.

@@ -10,6 +10,7 @@ use crate::failure::*;
 use crate::log::*;
 use crate::memory::*;
 use crate::objects::*;
+use crate::packets::*;
 use crate::peer::*;
 use crate::plan::*;
 use crate::status::penstock_status::{self, *};
@@ -20,7 +21,7 @@ use crate::transfer::*;
 const BLOCK: u64 = 4096;
 const CALLS: u32 = 4000;
 /// How many arms the calls below have.
-const KINDS: u64 = 61;
+const KINDS: u64 = 63;
 /// From here on calls that end engines and sessions are made, too: before, they would leave nothing to do.
 const LATE: u32 = CALLS * 9 / 10;
 
@@ -167,6 +168,8 @@ fn call(draw: &mut Draw<'_>, number: u64, is_late: bool) -> penstock_status {
             58 if is_late => penstock_engine_close(one, 1, made, room, count),
             // Host memory, which is refused with a driver and without.
             59 => penstock_register_device(one, address, bytes, label, 3, made),
+            60 => penstock_engine_packet_statistics(one, sized.cast()),
+            61 => penstock_peer_packet_statistics(one, sized.cast()),
             _ if is_late => penstock_release_many(given_back.as_ptr(), 2),
             _ if find::<penstock::Engine>(one).is_err() => penstock_release(one),
             _ => PENSTOCK_OK,

@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::engine::*;
 use crate::failure::*;
 use crate::memory::*;
+use crate::packets::*;
 use crate::plan::*;
 use crate::status::TEXTS;
 use crate::told::*;
@@ -33,6 +34,7 @@ fn the_c_compiler_lays_structs_out_as_this_one() {
     text += &layouts! {
         penstock_engine_options { size, name, config_file, config_yaml }
         penstock_statistics { size, transfers_completed, transfers_failed, bytes, notes_sent, notes_received, waits_for_room, quarantines, turns, sleeps }
+        penstock_packet_statistics { size, sent, lost, spurious, repeated, timeouts, received, late, strangers, forged, replayed, corrupt, dropped_by_port, refused_by_port, blocked, round_trip_ns, window_bytes }
         penstock_error { size, status, peer, stage, cause, remedy, text }
         penstock_pool_options { size, bytes, block_bytes, label, rights, pages }
         penstock_region_info { size, base, bytes, block_bytes, rights }

@@ -14,6 +14,7 @@ pub mod failure;
 pub mod log;
 pub mod memory;
 mod objects;
+pub mod packets;
 pub mod peer;
 pub mod plan;
 pub mod status;

@@ -108,6 +108,8 @@ int main(void)
     EXPECT(penstock_pool_take(pool, 5, 0, &blocks) == PENSTOCK_OK);
     LIST(uint32_t, penstock_blocks_indices, blocks);
     STRUCT(penstock_statistics, PENSTOCK_OK, penstock_engine_statistics, engine);
+    STRUCT(penstock_packet_statistics, PENSTOCK_OK, penstock_engine_packet_statistics, engine);
+    STRUCT(penstock_packet_statistics, PENSTOCK_OK, penstock_peer_packet_statistics, peer);
     STRUCT(penstock_region_info, PENSTOCK_OK, penstock_region_look, pool);
     STRUCT(penstock_region_info, PENSTOCK_OK, penstock_remote_region_look, remote);
     EXPECT(penstock_arm(0) == PENSTOCK_BAD_HANDLE);

@@ -18,6 +18,7 @@ use crate::error::{Failure, call, invalid, undisturbed};
 use crate::library::*;
 use crate::log;
 use crate::memory::{Memory, MemoryKind};
+use crate::packets;
 use crate::peer::Peer;
 use crate::quarantine::Quarantine;
 use crate::region::{Pool, Region, rights_of};
@@ -621,6 +622,11 @@ impl Engine {
             all.set_item(name, value)?;
         }
         Ok(all)
+    }
+
+    /// What has become of packets since the start, of transports that have some of their own ("datagram"), as a dictionary.
+    fn packet_statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        packets::of_engine(py, self.handle()?)
     }
 
     /// All memory of this engine that is quarantined now.

@@ -14,6 +14,7 @@ mod export;
 mod library;
 mod log;
 mod memory;
+mod packets;
 mod peer;
 mod plan;
 mod quarantine;

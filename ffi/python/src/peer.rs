@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString};
 
 use crate::arrays::number;
 use crate::arrays::rows;
 use crate::engine::Open;
 use crate::error::{Failure, call};
 use crate::library::*;
+use crate::packets;
 use crate::plan::{Plan, Shape};
 use crate::region::{Blocks, READ_ONLY, Region, RemoteRegion};
 use crate::told::RemoteCounter;
@@ -90,6 +91,12 @@ impl Peer {
             Err(failure) if failure.status() == PENSTOCK_BAD_HANDLE => Err(failure.into()),
             Err(failure) => Ok(Some(failure.exception(py)?)),
         }
+    }
+
+    /// What has become of the packets to it and from it, the round trip and the window, as a dictionary: all 0 where the transport has no packets of
+    /// its own.
+    fn packet_statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        packets::of_peer(py, self.handle())
     }
 
     /// Asks it for a sign of life, and waits for it at most `timeout` seconds: how many seconds a word there and back takes.

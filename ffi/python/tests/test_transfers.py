@@ -20,7 +20,7 @@ BLOCKS = 64
 
 
 def configuration(transport: str, folder: str) -> str:
-    listen = 'session: {listen: ["127.0.0.1:0"]}\n' if transport == "tcp" else ""
+    listen = 'session: {listen: ["127.0.0.1:0"]}\n' if transport != "shm" else ""
     return f"engine: {{directory: {folder}}}\ntransports: {{allow: [{transport}]}}\n{listen}"
 
 
@@ -80,14 +80,32 @@ class Owner:
 
 
 class TwoProcesses(unittest.TestCase):
-    def each(self, body) -> None:  # type: ignore[no-untyped-def]
-        for transport in ("shm", "tcp"):
+    def each(self, body, transports=("shm", "tcp")) -> None:  # type: ignore[no-untyped-def]
+        for transport in transports:
             with self.subTest(transport), tempfile.TemporaryDirectory() as folder:
                 with Owner(transport, folder) as other:
                     with penstock.Engine("user", yaml=configuration(transport, folder)) as engine:
                         peer = engine.connect(other.descriptor)
                         self.assertEqual((peer.name, peer.transport), ("owner", transport))
                         body(engine, peer, other)
+
+    def test_packets_are_counted_where_there_are_any(self) -> None:
+        def body(engine: penstock.Engine, peer: penstock.Peer, other: Owner) -> None:
+            mine = engine.pool(BLOCK * BLOCKS, block=BLOCK)
+            peer.submit(peer.write_plan(mine, "kv", blocks=[(0, 1)])).wait(10)
+            counts, of_peer = engine.packet_statistics(), peer.packet_statistics()
+            self.assertEqual(of_peer.keys() - counts.keys(), {"round_trip_ns", "window_bytes"})
+            if peer.transport == "datagram":
+                self.assertGreater(min(of_peer[name] for name in ("sent", "received", "round_trip_ns", "window_bytes")), 0)
+                again = engine.packet_statistics()
+                self.assertGreaterEqual(again["sent"], of_peer["sent"])
+            else:
+                self.assertEqual(set((counts | of_peer).values()), {0})
+            peer.disconnect()
+            with self.assertRaises(penstock.PeerClosed):
+                peer.packet_statistics()
+
+        self.each(body, ("shm", "tcp", "datagram"))
 
     def test_blocks_go_there_and_back(self) -> None:
         def body(engine: penstock.Engine, peer: penstock.Peer, other: Owner) -> None:
