@@ -171,7 +171,7 @@ static void with_a_driver(const char *folder)
     REFUSED(penstock_register_device(there, memory, 0, NULL, 3, &none), PENSTOCK_INVALID_ARGUMENT, "has no bytes");
     REFUSED(penstock_register_device(there, memory, 8, NULL, 4, &none), PENSTOCK_INVALID_ARGUMENT, "are no rights");
     REFUSED(penstock_register_device(there, memory, 8, NULL, 3, NULL), PENSTOCK_INVALID_ARGUMENT, "`region` is null");
-    REFUSED(penstock_register_device(there, (uintptr_t)copy, 8, NULL, 3, &none), PENSTOCK_NOT_MAPPED, "the driver knows no memory");
+    REFUSED(penstock_register_device(there, (uintptr_t)copy, 8, NULL, 3, &none), PENSTOCK_NOT_MAPPED, "or is host memory");
     /* The driver knows the pool since it has copied to it. */
     REFUSED(penstock_register_device(there, (uintptr_t)bytes, 8, NULL, 3, &none), PENSTOCK_INVALID_ARGUMENT, "is host memory");
     in_a_child(memory, folder);

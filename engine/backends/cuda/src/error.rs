@@ -28,7 +28,8 @@ pub enum CudaError {
     NoSuchDevice { device: DeviceId },
     /// No memory that the driver knows.
     #[error(
-        "the driver knows no memory at {address:#x}: it was freed, or it is another process's; register what `cudaMalloc` or a tensor of this process gave"
+        "the driver knows no memory at {address:#x}: it was freed, is another process's, or is host memory, which is registered as such; register what \
+         `cudaMalloc` or a tensor of this process gave"
     )]
     Unknown { address: u64 },
     #[error("{address:#x} is host memory: register it as such")]
