@@ -29,6 +29,8 @@ pub struct DeviceWindow {
     base: u64,
     len: u64,
     writable: bool,
+    /// Which use of its addresses it is, where whoever made it can tell; else 0.
+    number: u64,
     keep: Arc<dyn Any + Send + Sync>,
 }
 
@@ -44,7 +46,13 @@ impl DeviceWindow {
         writable: bool,
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { device, base, len, writable, keep }
+        Self { device, base, len, writable, number: 0, keep }
+    }
+
+    /// Tells this use of its addresses from earlier ones.
+    #[must_use]
+    pub fn numbered(self, number: u64) -> Self {
+        Self { number, ..self }
     }
 
     /// Whose memory it is.
@@ -140,6 +148,12 @@ impl DeviceMemory {
         Ok(Self { window })
     }
 
+    /// As [`DeviceWindow::numbered`].
+    #[must_use]
+    pub fn numbered(self, number: u64) -> Self {
+        Self { window: self.window.numbered(number) }
+    }
+
     pub fn window(&self) -> &DeviceWindow {
         &self.window
     }
@@ -192,6 +206,14 @@ impl Memory {
         match self {
             Self::Host(window) => window.slice(offset, len).map(Self::Host),
             Self::Device(window) => window.slice(offset, len).map(Self::Device),
+        }
+    }
+
+    /// Which use of its addresses it is: what lies there may be freed, and something else allocated, behind a registration's back.
+    pub(crate) fn number(&self) -> u64 {
+        match self {
+            Self::Host(_) => 0,
+            Self::Device(window) => window.number,
         }
     }
 

@@ -105,6 +105,7 @@ struct Content {
     base: u64,
     len: u64,
     is_writable: bool,
+    number: u64,
     rights: u8,
     label: Arc<str>,
 }
@@ -112,7 +113,7 @@ struct Content {
 impl Content {
     fn of(memory: &Memory, label: &Arc<str>, rights: Rights) -> Self {
         let (base, len, is_writable) = (memory.base_address(), memory.len(), memory.is_writable());
-        Self { base, len, is_writable, rights: rights.into(), label: Arc::clone(label) }
+        Self { base, len, is_writable, number: memory.number(), rights: rights.into(), label: Arc::clone(label) }
     }
 }
 

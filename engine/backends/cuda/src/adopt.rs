@@ -24,6 +24,9 @@ const BOTH: u64 = 3;
 pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError> {
     let cuda = Cuda::start()?;
     cuda.check_process()?;
+    if bytes == 0 {
+        return Err(CudaError::Size { bytes });
+    }
     let outside = |reaches| CudaError::Beyond { address, bytes, reaches };
     let end = address.checked_add(bytes).ok_or_else(|| outside(0))?;
     let first = ask(cuda, address)?;
@@ -55,9 +58,10 @@ pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError>
         at = base + len as u64;
     }
     drop(entered);
-    let adopted = Arc::new(Adopted { cuda, mappings });
+    let (number, adopted) = (first.buffer, Arc::new(Adopted { cuda, mappings }));
     // SAFETY: it is memory of that device, as the driver says; the caller promises that it stays.
-    unsafe { DeviceMemory::kept(device, (address, bytes), adopted) }.map_err(|_| outside(0))
+    let memory = unsafe { DeviceMemory::kept(device, (address, bytes), adopted) };
+    memory.map(|memory| memory.numbered(number)).map_err(|_| outside(0))
 }
 
 /// What an adopted range was when it was taken in: the first address of each mapping in it, and the number of that, which no other ever gets.
