@@ -32,6 +32,8 @@ pub(crate) struct Range {
     pub(crate) rights: u32,
     /// Of a mapping of memory that was made by itself.
     pub(crate) handle: Option<u64>,
+    /// The number of its device.
+    pub(crate) ordinal: u32,
 }
 
 /// Memory that was made or imported by itself, for as long as it is held or mapped.
@@ -45,6 +47,7 @@ pub(crate) struct Handle {
     pub(crate) bytes: u64,
     pub(crate) exports: bool,
     pub(crate) gpudirect: bool,
+    pub(crate) ordinal: u32,
 }
 
 #[derive(Default)]

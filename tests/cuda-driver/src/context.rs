@@ -48,6 +48,11 @@ pub(crate) fn check_current() -> Result<(), u32> {
     }
 }
 
+/// The device of the context that this thread has.
+pub(crate) fn current_ordinal() -> u32 {
+    CURRENT.with(Current::top).map_or(0, |context| (context - PRIMARY) as u32)
+}
+
 /// # Safety
 /// The place is one for an address.
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(place: *mut *mut c_void, number: c_int) -> u32 {

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::card::{Client, Range, State, client};
-use crate::context::check_current;
+use crate::context::{check_current, current_ordinal};
 use crate::memory::{release_addresses, wait_for_all};
 use crate::plan::plan;
 use crate::protocol::{Kind, Mapping, memory_file};
@@ -135,7 +135,10 @@ fn register(address: u64, bytes: u64, number: u64, is_read_only: bool) -> Result
     let numbers = [address, bytes, offset, 0];
     client.tell(Kind::Pin, numbers, file.as_ref().map(|(file, _)| file))?;
     let id = state.fresh_id();
-    state.host.insert(address, Range { bytes, id, number, rights: if is_read_only { 1 } else { 3 }, handle: None });
+    state.host.insert(
+        address,
+        Range { bytes, id, number, rights: if is_read_only { 1 } else { 3 }, handle: None, ordinal: current_ordinal() },
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::ffi::{c_uint, c_void};
 use std::os::fd::OwnedFd;
 
 use crate::card::{Client, Range, State, client, client_of_failed};
-use crate::context::{PRIMARY, check_current};
+use crate::context::{PRIMARY, check_current, current_ordinal};
 use crate::plan::plan;
 use crate::protocol::{Kind, memory_file};
 use crate::start::{BYTES, answer, check_started, run};
@@ -30,7 +30,7 @@ fn allocate(bytes: u64) -> Result<u64, u32> {
     let address = reserve(whole, GRANULARITY)?;
     client.tell(Kind::Map, [address, number, 0, 0], None)?;
     let id = state.fresh_id();
-    state.device.insert(address, Range { bytes, id, number, rights: 3, handle: None });
+    state.device.insert(address, Range { bytes, id, number, rights: 3, handle: None, ordinal: current_ordinal() });
     Ok(address)
 }
 
@@ -211,6 +211,7 @@ fn attribute_of(state: &State, attribute: c_uint, address: u64) -> Option<u64> {
         3 => return (range.rights != 0).then_some(address), // DEVICE_POINTER
         4 => return device.is_none().then_some(address),    // HOST_POINTER
         7 => range.id,                                      // BUFFER_ID
+        9 => u64::from(range.ordinal),                      // DEVICE_ORDINAL
         10 => u64::from(is_allocation),                     // IS_LEGACY_CUDA_IPC_CAPABLE
         11 => first,                                        // RANGE_START_ADDR
         12 => bytes,                                        // RANGE_SIZE

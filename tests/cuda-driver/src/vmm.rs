@@ -119,7 +119,8 @@ pub(crate) unsafe extern "C" fn cuMemCreate(
         }
         let (file, number) = make(client, bytes as u64)?;
         let bytes = bytes as u64;
-        Ok(state.add_handle(Handle { holds: 1, mappings: 0, file, number, bytes, exports, gpudirect }))
+        let ordinal = wanted.location.number as u32;
+        Ok(state.add_handle(Handle { holds: 1, mappings: 0, file, number, bytes, exports, gpudirect, ordinal }))
     });
     // SAFETY: as above.
     unsafe { answer(place, made) }
@@ -176,7 +177,7 @@ pub(crate) unsafe extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> 
 pub(crate) unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> u32 {
     code(vmm(|client, state| {
         let bytes = bytes as u64;
-        let &mut Handle { number, bytes: all, .. } = state.handle(handle)?;
+        let &mut Handle { number, bytes: all, ordinal, .. } = state.handle(handle)?;
         // A handle is mapped whole.
         if offset != 0 || bytes != all {
             return Err(status::NOT_SUPPORTED);
@@ -188,7 +189,7 @@ pub(crate) unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usi
         client.tell(Kind::Map, [address, number, 0, 0], None)?;
         state.handle(handle)?.mappings += 1;
         let id = state.fresh_id();
-        state.device.insert(address, Range { bytes, id, number, rights: 0, handle: Some(handle) });
+        state.device.insert(address, Range { bytes, id, number, rights: 0, handle: Some(handle), ordinal });
         Ok(())
     }))
 }
@@ -315,7 +316,7 @@ pub(crate) unsafe extern "C" fn cuMemImportFromShareableHandle(
         let file = file_of(descriptor as RawFd).ok_or(status::UNKNOWN)?;
         let (number, bytes) = client.tell_memory(&file)?;
         let (holds, mappings, exports, gpudirect) = (1, 0, false, false);
-        Ok(state.add_handle(Handle { holds, mappings, file, number, bytes, exports, gpudirect }))
+        Ok(state.add_handle(Handle { holds, mappings, file, number, bytes, exports, gpudirect, ordinal: 0 }))
     });
     // SAFETY: as above.
     unsafe { answer(place, imported) }

@@ -496,3 +496,40 @@ fn stand_in_a_plan_that_is_submitted_again_and_again_costs_no_allocation() {
     let counted = counted::allocations(|| (0..100).for_each(|_| round()));
     assert_eq!(counted, 0);
 }
+
+#[test]
+fn stand_in_of_two_devices_moves_bytes_between_them() {
+    if !on_stand_in("stand_in_of_two_devices_moves_bytes_between_them", "devices=2 seed=5") {
+        return;
+    }
+    let devices = penstock::device::Cuda::start().unwrap().devices().unwrap();
+    let pair = Pair::start(|config| config);
+    let spec = |device: usize| PoolSpec::device(devices[device].id, 2 * MIB).block(4096).label("device");
+    let (near, far) = (pair.near.device_pool(spec(0)).unwrap(), pair.far.device_pool(spec(1)).unwrap());
+    assert_eq!((near.device(), far.device()), (Some(devices[0].id), Some(devices[1].id)));
+    let host = pair.near.pool(PoolSpec::host(2 * MIB).block(4096).label("near")).unwrap();
+    let returned = pair.far.pool(PoolSpec::host(2 * MIB).block(4096).label("host")).unwrap();
+    host.window().write_from(0, &pattern(2 * MIB, 3)).unwrap();
+    let there = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
+    let crossed: Vec<(u32, u32)> = (0..512).map(|at| (at, 511 - at)).collect();
+    for plan in [
+        Plan::write(&host, &there("device")),
+        Plan::read(&near, &there("device")),
+        Plan::write(&near, &there("device")),
+        Plan::read(&near, &there("device")),
+        Plan::write(&near, &there("host")),
+    ] {
+        let plan = plan.blocks(&crossed).build().unwrap();
+        assert_eq!(pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes, 2 * MIB);
+    }
+    let mut seen = vec![0; 2 << 20];
+    returned.window().read_into(0, &mut seen).unwrap();
+    let mut expected = pattern(2 * MIB, 3);
+    // An odd number of times it was turned round.
+    let blocks: Vec<u8> = expected.chunks(4096).rev().flatten().copied().collect();
+    expected.copy_from_slice(&blocks);
+    assert!(seen == expected);
+    // What a program allocated on the second is the second's.
+    let memory = Buffer::on(1, MIB).register(&pair.near, "second");
+    assert_eq!(memory.device(), Some(devices[1].id));
+}

@@ -11,19 +11,19 @@ use penstock_cuda_sys::{Driver, Status};
 
 use crate::engines::PATIENCE;
 
-/// The context of the only device, current for as long as this is there.
+/// The context of a device, current for as long as this is there.
 struct Current {
     driver: &'static Driver,
 }
 
 impl Current {
-    fn enter() -> Self {
+    fn enter(device: i32) -> Self {
         let driver = Driver::open().unwrap();
         let mut context: CUcontext = null_mut();
         // SAFETY: each call writes one value, and the device is there.
         unsafe {
             assert_eq!(driver.cuInit(0), Status::SUCCESS);
-            assert_eq!(driver.cuDevicePrimaryCtxRetain(&raw mut context, 0), Status::SUCCESS);
+            assert_eq!(driver.cuDevicePrimaryCtxRetain(&raw mut context, device), Status::SUCCESS);
             assert_eq!(driver.cuCtxPushCurrent(context), Status::SUCCESS);
         }
         Self { driver }
@@ -49,6 +49,7 @@ pub(crate) fn has_context() -> bool {
 
 /// Device memory that a program has allocated itself.
 pub(crate) struct Buffer {
+    device: i32,
     address: CUdeviceptr,
     bytes: usize,
     /// Host memory of as many bytes that the card may reach.
@@ -58,7 +59,12 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub(crate) fn new(bytes: u64) -> Self {
-        let (current, bytes) = (Current::enter(), bytes as usize);
+        Self::on(0, bytes)
+    }
+
+    /// On the device of this number.
+    pub(crate) fn on(device: i32, bytes: u64) -> Self {
+        let (current, bytes) = (Current::enter(device), bytes as usize);
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let (mut address, mut stream) = (0, null_mut());
         // SAFETY: a fresh mapping at a place of the kernel's choice; the driver's calls write one value each. 1: it does not wait for the default stream.
@@ -69,7 +75,7 @@ impl Buffer {
             assert_eq!(current.driver.cuStreamCreateWithPriority(&raw mut stream, 1, 0), Status::SUCCESS);
             scratch
         };
-        Self { address, bytes, scratch: scratch.cast(), stream }
+        Self { device, address, bytes, scratch: scratch.cast(), stream }
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -102,7 +108,7 @@ impl Buffer {
     }
 
     fn copy(&self, copy: impl FnOnce(&Driver, CUstream) -> Status) {
-        let Current { driver } = &Current::enter();
+        let Current { driver } = &Current::enter(self.device);
         // SAFETY: it is mapped until it is unregistered.
         let registered = unsafe { driver.cuMemHostRegister(self.scratch.cast(), self.bytes, 0) };
         assert_eq!(registered, Status::SUCCESS);
@@ -120,7 +126,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let current = Current::enter();
+        let current = Current::enter(self.device);
         // SAFETY: what a lost card does not free is no matter of these tests.
         unsafe {
             let _ = current.driver.cuMemFree(self.address);
