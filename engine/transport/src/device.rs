@@ -34,6 +34,9 @@ pub trait DeviceLane: Send {
     /// As [`crate::Lane::cancel_op`]; none: it has no such operation. What a device was given cannot be taken back.
     fn cancel_op(&mut self, completion_id: u64) -> Option<CancelledOp>;
 
+    /// Whether a device has any of it and goes on.
+    fn is_busy(&self) -> bool;
+
     /// Reports operations that have ended, and answers how many touch no memory any more that did before.
     fn collect(&mut self, events: &mut dyn LaneEvents) -> usize;
 }

@@ -292,6 +292,12 @@ pub trait Lane: Send {
     /// peer asks for. Returns whether there may be more; what waits for [`LaneEvents::reserve_note`] does not count.
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault>;
 
+    /// The session is over, and nothing more is posted: reports what ends meanwhile. Returns whether this lane touches no memory any more; it is dropped then.
+    fn drain(&mut self, events: &mut dyn LaneEvents) -> bool {
+        let _ = events;
+        true
+    }
+
     /// Why it is broken, in words for people, once [`Lane::poll`] or [`Lane::ring_doorbell`] has said that it is.
     fn why_broken(&self) -> Option<String> {
         None

@@ -533,3 +533,38 @@ fn stand_in_of_two_devices_moves_bytes_between_them() {
     let memory = Buffer::on(1, MIB).register(&pair.near, "second");
     assert_eq!(memory.device(), Some(devices[1].id));
 }
+
+#[test]
+fn stand_in_a_session_that_ends_under_copies_leaves_when_they_have_passed() {
+    if !on_stand_in("stand_in_a_session_that_ends_under_copies_leaves_when_they_have_passed", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let third = pair.another("third");
+    let pool = pair.near.pool(PoolSpec::host(MIB).block(4096).label("host")).unwrap();
+    third.pool(PoolSpec::host(MIB).block(4096).label("other")).unwrap();
+    let other = pair.near.connect(&third.descriptor(), PATIENCE).unwrap();
+    let there = Buffer::new(MIB);
+    let far = there.register(&pair.far, "device");
+    let all = [Span { local: 0, remote: 0, len: MIB }];
+    let plan = |peer: &penstock::Peer<_>, label| {
+        Plan::read(&pool, &peer.wait_region(label, PATIENCE).unwrap()).extents(&all).build().unwrap()
+    };
+    let (from_device, from_host) = (plan(&pair.peer, "device"), plan(&other, "other"));
+    let card = Card::of_this_process();
+    card.hold();
+    let transfer = pair.peer.submit(&from_device, Submit::new().within(PATIENCE)).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!pair.peer.disconnect(Duration::from_millis(100)), "the session has not left");
+    assert_eq!(transfer.wait().unwrap_err().cause, Cause::PeerClosed);
+    // The worker goes on meanwhile, and what the card writes is not let go of.
+    let begun = Instant::now();
+    assert_eq!(other.submit(&from_host, Submit::new()).unwrap().wait().unwrap().bytes, MIB);
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(!pool.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced());
+    assert!(!far.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced());
+    card.go_on();
+    assert!(pair.peer.disconnect(PATIENCE));
+    assert!(pool.revoke(&[(0, MIB)], PATIENCE).unwrap().is_quiesced());
+    assert!(far.revoke(&[(0, MIB)], PATIENCE).unwrap().is_quiesced());
+}

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::bell::StreamBell;
 use crate::context::{Context, CurrentContext};
 use crate::error::CudaError;
 use crate::pinned::pin;
-use crate::queue::{Copy, CopyQueue, OpResult, OpenOp, Way};
+use crate::queue::{Copy, CopyQueue, LaneId, OpResult, OpenOp, Way};
 
 /// How often streams are asked whether they go on. Who sleeps wakes as often while there are copies.
 const ASK_EVERY: Duration = Duration::from_millis(5);
@@ -37,12 +38,14 @@ pub(crate) struct Hub {
 #[derive(Default)]
 struct State {
     movers: Vec<Mover>,
-    /// Ends that lanes have not heard of, by the index of the peer.
-    ended: Vec<VecDeque<(u64, End)>>,
+    ended: Ends,
     /// What a device has that does not go on: it keeps the memory.
     lost: Vec<OpenOp>,
     asked_at: Timestamp,
 }
+
+/// Ends that lanes have not heard of, by the index of the peer.
+type Ends = Vec<VecDeque<(LaneId, u64, End)>>;
 
 enum End {
     Completed(OpResult),
@@ -77,7 +80,7 @@ impl Mover {
     fn with_driver<T: Default>(
         &mut self,
         does: impl FnOnce(&mut [CopyQueue; 3], &CurrentContext<'_>) -> Result<T, CudaError>,
-        ended: &mut Vec<VecDeque<(u64, End)>>,
+        ended: &mut Ends,
         lost: &mut Vec<OpenOp>,
     ) -> T {
         let Self { context, queues, has_failed, .. } = self;
@@ -90,7 +93,7 @@ impl Mover {
             *has_failed = true;
             for (op, was_given) in queues.iter_mut().flat_map(CopyQueue::give_up) {
                 let end = if was_given { End::Lost } else { End::Completed(Err(Cause::DeviceFailed)) };
-                tell(ended, op.peer_index, op.completion_id, end);
+                tell(ended, &op, end);
                 if was_given {
                     lost.push(op);
                 }
@@ -118,12 +121,12 @@ impl Drop for Mover {
     }
 }
 
-fn tell(ended: &mut Vec<VecDeque<(u64, End)>>, peer_index: u32, completion_id: u64, end: End) {
-    let place = peer_index as usize;
+fn tell(ended: &mut Ends, op: &OpenOp, end: End) {
+    let place = op.lane.peer_index as usize;
     if ended.len() <= place {
         ended.resize_with(place + 1, VecDeque::new);
     }
-    ended[place].push_back((completion_id, end));
+    ended[place].push_back((op.lane, op.completion_id, end));
 }
 
 impl Hub {
@@ -162,7 +165,7 @@ impl State {
         for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
             let mut has_ended = false;
             for queue in &mut mover.queues {
-                let take = |op: OpenOp, result| tell(ended, op.peer_index, op.completion_id, End::Completed(result));
+                let take = |op: OpenOp, result| tell(ended, &op, End::Completed(result));
                 has_ended |= queue.collect(take);
             }
             if has_ended {
@@ -240,8 +243,19 @@ impl Driver for HubDriver {
 
 /// What one lane is given.
 pub(crate) struct HubLane {
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) peer_index: u32,
+    hub: Arc<Hub>,
+    id: LaneId,
+}
+
+impl HubLane {
+    pub(crate) fn new(hub: &Arc<Hub>, peer_index: u32) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { hub: Arc::clone(hub), id: LaneId { peer_index, number: NEXT.fetch_add(1, Ordering::Relaxed) } }
+    }
+
+    fn place(&self) -> usize {
+        self.id.peer_index as usize
+    }
 }
 
 impl DeviceLane for HubLane {
@@ -289,7 +303,7 @@ impl DeviceLane for HubLane {
             (false, false) => Err(PostError::Full),
             (false, true) => {
                 let copies = spans.iter().filter_map(copy);
-                queue.push((batch.completion_id, self.peer_index), [from.clone(), to.clone()], copies);
+                queue.push((batch.completion_id, self.id), [from.clone(), to.clone()], copies);
                 Ok(taken)
             }
         }
@@ -311,16 +325,24 @@ impl DeviceLane for HubLane {
         let mut queues = state.movers.iter_mut().flat_map(|mover| &mut mover.queues);
         let cancelled = queues.find_map(|queue| queue.cancel_op(completion_id));
         // It has passed, or was lost, and the worker has not heard of it yet.
-        let is_told = |state: &State| state.ended.iter().flatten().any(|(id, _)| *id == completion_id);
+        let is_told = |state: &State| state.ended.iter().flatten().any(|(_, id, _)| *id == completion_id);
         cancelled.or_else(|| is_told(&state).then_some(CancelledOp::LocalPending))
+    }
+
+    fn is_busy(&self) -> bool {
+        let state = self.hub.lock();
+        let is_told = state.ended.get(self.place()).is_some_and(|ended| !ended.is_empty());
+        is_told || state.movers.iter().flat_map(|mover| &mover.queues).any(|queue| queue.has_any_of(self.id))
     }
 
     fn collect(&mut self, events: &mut dyn LaneEvents) -> usize {
         let mut state = self.hub.lock();
-        let Some(ended) = state.ended.get_mut(self.peer_index as usize) else { return 0 };
+        let Some(ended) = state.ended.get_mut(self.place()) else { return 0 };
         let mut passed = 0;
-        for (completion_id, end) in ended.drain(..) {
+        for (lane, completion_id, end) in ended.drain(..) {
             match end {
+                // Of a lane that could not wait for it.
+                _ if lane != self.id => {}
                 End::Completed(result) => {
                     events.completed(completion_id, result.map_err(Into::into));
                     passed += 1;
@@ -334,7 +356,7 @@ impl DeviceLane for HubLane {
 
 impl Drop for HubLane {
     fn drop(&mut self) {
-        let (begun, mine) = (Instant::now(), self.peer_index);
+        let (begun, mine) = (Instant::now(), self.id);
         loop {
             let mut state = self.hub.lock();
             for queue in state.movers.iter_mut().flat_map(|mover| &mut mover.queues) {
@@ -356,7 +378,7 @@ impl Drop for HubLane {
                     "a session has ended under copies of a device, which go on: others of its users hold them up"
                 );
             }
-            if let Some(ended) = state.ended.get_mut(mine as usize) {
+            if let Some(ended) = state.ended.get_mut(self.place()) {
                 ended.clear();
             }
             return;

@@ -49,10 +49,18 @@ pub(crate) struct Copy {
     pub(crate) bytes: u64,
 }
 
+/// Whose an operation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LaneId {
+    pub(crate) peer_index: u32,
+    /// An index is used again by later peers, a number never.
+    pub(crate) number: u64,
+}
+
 /// An operation whose copies have not all passed.
 pub(crate) struct OpenOp {
     pub(crate) completion_id: u64,
-    pub(crate) peer_index: u32,
+    pub(crate) lane: LaneId,
     pub(crate) bytes: u64,
     copies: usize,
     /// The flush that its copies are in, once they were given to the stream.
@@ -110,22 +118,14 @@ impl CopyQueue {
 
     pub(crate) fn push(
         &mut self,
-        (completion_id, peer_index): (u64, u32),
+        (completion_id, lane): (u64, LaneId),
         memory: [Memory; 2],
         copies: impl Iterator<Item = Copy>,
     ) {
         let (before, mut bytes) = (self.gathered.len(), 0);
         self.gathered.extend(copies.inspect(|copy| bytes += copy.bytes));
         let copies = self.gathered.len() - before;
-        self.ops.push_back(OpenOp {
-            completion_id,
-            peer_index,
-            bytes,
-            copies,
-            flush: 0,
-            failure: None,
-            _memory: memory,
-        });
+        self.ops.push_back(OpenOp { completion_id, lane, bytes, copies, flush: 0, failure: None, _memory: memory });
     }
 
     /// Gives the stream what was gathered, as far as it takes more. An error is the device's.
@@ -218,15 +218,20 @@ impl CopyQueue {
         Some(CancelledOp::Quiesced)
     }
 
-    /// The completion id of an operation of this peer that was not given to the stream.
-    pub(crate) fn waiting_of(&self, peer_index: u32) -> Option<u64> {
+    /// The completion id of an operation of this lane that was not given to the stream.
+    pub(crate) fn waiting_of(&self, lane: LaneId) -> Option<u64> {
         let mut waiting = self.ops.range(self.given..);
-        waiting.find(|op| op.peer_index == peer_index).map(|op| op.completion_id)
+        waiting.find(|op| op.lane == lane).map(|op| op.completion_id)
     }
 
-    /// Whether the stream has anything of this peer.
-    pub(crate) fn has_given_of(&self, peer_index: u32) -> bool {
-        self.ops.range(..self.given).any(|op| op.peer_index == peer_index)
+    /// Whether there is anything of this lane, given to the stream or not.
+    pub(crate) fn has_any_of(&self, lane: LaneId) -> bool {
+        self.ops.iter().any(|op| op.lane == lane)
+    }
+
+    /// Whether the stream has anything of this lane.
+    pub(crate) fn has_given_of(&self, lane: LaneId) -> bool {
+        self.ops.range(..self.given).any(|op| op.lane == lane)
     }
 
     /// All operations, since nothing will be done any more: with each whether the stream had it.

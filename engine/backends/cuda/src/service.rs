@@ -53,7 +53,7 @@ impl Devices for CudaDevices {
     }
 
     fn lane(&self, worker: usize, peer_index: u32) -> Box<dyn DeviceLane> {
-        Box::new(HubLane { hub: Arc::clone(&self.hubs[worker]), peer_index })
+        Box::new(HubLane::new(&self.hubs[worker], peer_index))
     }
 
     fn driver(&self, worker: usize) -> io::Result<Box<dyn Driver>> {

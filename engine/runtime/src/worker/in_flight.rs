@@ -459,6 +459,16 @@ impl<E: Env> Worker<E> {
 
     /// Ends everything in flight on a lane, and drops the lane.
     pub(super) fn drop_lane(&mut self, peer: &Arc<PeerState>, cause: Cause) {
+        self.end_transfers(peer, cause);
+        if lane_entry(&mut self.lanes, peer).is_none() {
+            return;
+        }
+        self.lanes[peer.peer_index as usize] = None;
+        self.forget_ops(peer.peer_index);
+    }
+
+    /// Ends all transfers to this peer. What its lane may still touch stays in the table.
+    pub(super) fn end_transfers(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
         self.cancel_waiting(|_, active| {
             let is_meant = is_theirs(active) && active.cancel_level != CancelLevel::Immediate;
@@ -471,12 +481,12 @@ impl<E: Env> Worker<E> {
                 self.cancel(active, Stage::Move, cause, CancelLevel::Immediate);
             }
         }
-        if lane_entry(&mut self.lanes, peer).is_none() {
-            return;
-        }
-        self.drop_flushes_to(peer.peer_index);
-        self.lanes[peer.peer_index as usize] = None;
-        while let Some(completion_id) = self.in_flight.next_where(None, |op| op.peer_index == peer.peer_index) {
+    }
+
+    /// The lane to this peer is gone, and does not touch this engine's memory any more.
+    pub(super) fn forget_ops(&mut self, peer_index: u32) {
+        self.drop_flushes_to(peer_index);
+        while let Some(completion_id) = self.in_flight.next_where(None, |op| op.peer_index == peer_index) {
             let op = self.in_flight.remove(completion_id).expect("it was found just now");
             if op.state == OpState::Ignored {
                 continue;
@@ -485,12 +495,11 @@ impl<E: Env> Worker<E> {
                 if op.local_pending
                     && let Some(slot) = self.shared.slots.get(op.key)
                 {
-                    slot.end_local_pending(); // A lane that is gone does not touch this engine's memory.
+                    slot.end_local_pending();
                 }
                 // Whether the peer still executes it is unknown: the slot stays `remote_pending`.
                 self.shared.release_slot(op.key);
             } else {
-                // A lane that is gone does not touch this engine's memory.
                 let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
                 let finishes = slot.release_claim(0, op.plan_units);
                 self.op_completed(op.key, finishes);

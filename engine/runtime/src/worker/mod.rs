@@ -84,6 +84,13 @@ pub(crate) struct LaneEntry {
     transfers_drained: bool,
 }
 
+/// The lane of a session that is over, which may still touch memory.
+struct LeavingLane {
+    lane: LaneEntry,
+    /// Opened when it does not.
+    left: Arc<Latch>,
+}
+
 /// The lane to this very peer: an index is used again by later peers.
 pub(crate) fn lane_entry<'a>(lanes: &'a mut [Option<LaneEntry>], peer: &Arc<PeerState>) -> Option<&'a mut LaneEntry> {
     let entry = lanes.get_mut(peer.peer_index as usize)?.as_mut()?;
@@ -96,6 +103,7 @@ pub(crate) struct Worker<E: Env> {
     pub(crate) shared: Arc<Shared<E>>,
     commands: mpsc::Receiver<Command>,
     pub(crate) lanes: Vec<Option<LaneEntry>>,
+    leaving: Vec<LeavingLane>,
     /// Transfers with units to move: urgent ones and others, each in turn; the first is next.
     active: [VecDeque<Active>; 2],
     /// Transfers with nothing to post now: they have operations in flight, or their lane is full.
@@ -140,6 +148,7 @@ impl<E: Env> Worker<E> {
             shared: Arc::clone(shared),
             commands,
             lanes: Vec::new(),
+            leaving: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
             draining_transfers: Vec::new(),
             drivers,
@@ -226,6 +235,9 @@ impl<E: Env> Worker<E> {
             worked |= self.drive();
         }
         worked |= polled;
+        if !self.leaving.is_empty() {
+            worked |= self.drain_leaving();
+        }
         // After the deadlines: the last transfer of a draining session may end by one.
         if !self.draining_transfers.is_empty() || !self.draining_inbound.is_empty() {
             self.drain_sessions();
@@ -282,8 +294,15 @@ impl<E: Env> Worker<E> {
             }
             WorkerCall::RemoveLane { peer, cause, left } => {
                 self.remove_session(&peer, cause);
-                left.arrive();
-                self.shared.control.call(ControlCall::LatchArrived);
+                // Its memory is let go of when no device copies to or from it any more.
+                match lane_entry(&mut self.lanes, &peer) {
+                    Some(_) => {
+                        let lane = self.lanes[peer.peer_index as usize].take().expect("it was found just now");
+                        self.leaving.push(LeavingLane { lane, left });
+                        self.drain_leaving();
+                    }
+                    None => self.has_left(&left),
+                }
             }
             WorkerCall::DrainTransfers { peer, drained } => self.draining_transfers.push((peer, drained)),
             WorkerCall::DrainInbound { peer, drained } => self.draining_inbound.push((peer, drained)),
@@ -310,7 +329,54 @@ impl<E: Env> Worker<E> {
         for resting in [&mut self.draining_transfers, &mut self.draining_inbound] {
             resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
         }
-        self.drop_lane(peer, cause);
+        self.end_transfers(peer, cause);
+    }
+
+    /// Drops the lanes of sessions that are over, as soon as they touch nothing any more. Returns whether anything has ended.
+    #[cold]
+    fn drain_leaving(&mut self) -> bool {
+        let (mut index, mut any) = (0, false);
+        while let Some(LeavingLane { lane: entry, .. }) = self.leaving.get_mut(index) {
+            let mut delivery = Delivery {
+                shared: &self.shared,
+                peer: &entry.peer,
+                completions: &mut self.completions,
+                reserved: false,
+                refused: false,
+                taken: 0,
+            };
+            let is_quiet = entry.lane.drain(&mut delivery);
+            drop(delivery);
+            let mut completions = std::mem::take(&mut self.completions);
+            for (completion_id, end) in completions.drain(..) {
+                any = true;
+                self.on_op_end(completion_id, end);
+            }
+            self.completions = completions;
+            if is_quiet {
+                let LeavingLane { lane, left } = self.leaving.swap_remove(index);
+                let peer_index = lane.peer.peer_index;
+                drop(lane);
+                self.forget_ops(peer_index);
+                self.has_left(&left);
+                any = true;
+            } else {
+                index += 1;
+            }
+        }
+        any
+    }
+
+    fn has_left(&self, left: &Latch) {
+        left.arrive();
+        self.shared.control.call(ControlCall::LatchArrived);
+    }
+
+    fn on_op_end(&mut self, completion_id: u64, end: OpEnd) {
+        match end {
+            OpEnd::Completed(result) => self.on_completion(completion_id, result),
+            OpEnd::Lost(failure) => self.on_lost(completion_id, failure),
+        }
     }
 
     /// Ends everything with everyone: the last thing it does.
@@ -327,6 +393,12 @@ impl<E: Env> Worker<E> {
             self.fail(active, Stage::Notify, cause);
         }
         self.lanes.clear();
+        for LeavingLane { lane, left } in std::mem::take(&mut self.leaving) {
+            let peer_index = lane.peer.peer_index;
+            drop(lane);
+            self.forget_ops(peer_index);
+            self.has_left(&left);
+        }
         self.drivers.iter_mut().for_each(|driver| driver.end());
     }
 
@@ -449,10 +521,8 @@ impl<E: Env> Worker<E> {
         let mut completions = std::mem::take(&mut self.completions);
         for (completion_id, end) in completions.drain(..) {
             // Processing one may find the lane broken; then everything in flight on it has ended.
-            match end {
-                _ if self.lanes[index].is_none() => {}
-                OpEnd::Completed(result) => self.on_completion(completion_id, result),
-                OpEnd::Lost(failure) => self.on_lost(completion_id, failure),
+            if self.lanes[index].is_some() {
+                self.on_op_end(completion_id, end);
             }
         }
         self.completions = completions;

@@ -249,6 +249,14 @@ impl CopyLane {
         taken.map(Posted::Accepted)
     }
 
+    /// Returns whether a device has anything left.
+    fn collect_from_devices(&mut self, events: &mut dyn LaneEvents) -> bool {
+        let Some(devices) = &mut self.devices else { return false };
+        let ended = devices.collect(events);
+        (0..ended).for_each(|_| self.touch.released());
+        devices.is_busy()
+    }
+
     /// Takes records of one inbound ring. Returns whether there may be more.
     fn poll_ring(&mut self, index: usize, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let corrupt = |_| LaneFault(Cause::PeerCorrupt);
@@ -387,14 +395,16 @@ impl Lane for CopyLane {
         self.bounce.as_mut().map_or(CancelledOp::Quiesced, |bounce| bounce.outgoing.cancel_op(completion_id))
     }
 
+    fn drain(&mut self, events: &mut dyn LaneEvents) -> bool {
+        !self.collect_from_devices(events)
+    }
+
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         let mut more = false;
         for index in 0..self.inbound.len() {
             more |= self.poll_ring(index, events)?;
         }
-        if let Some(devices) = &mut self.devices {
-            (0..devices.collect(events)).for_each(|_| self.touch.released());
-        }
+        self.collect_from_devices(events);
         if let Some(bounce) = &mut self.bounce {
             more |= bounce.outgoing.collect(&self.segments, &mut self.touch, events)?;
             more |= bounce.incoming.serve(&self.segments, &mut self.touch)?;

@@ -61,6 +61,11 @@ impl Pair {
         Self { near, far, peer, folder }
     }
 
+    /// One more engine beside them.
+    pub(crate) fn another(&self, name: &str) -> Engine<SystemEnv> {
+        Engine::start(Config::default().named(name).directory(&self.folder)).unwrap()
+    }
+
     pub(crate) fn close(&mut self) {
         assert!(self.near.close(PATIENCE).is_empty());
         assert!(self.far.close(PATIENCE).is_empty());
