@@ -54,6 +54,8 @@ pub(crate) struct Handle {
 pub(crate) struct State {
     pub(crate) device: BTreeMap<u64, Range>,
     pub(crate) host: BTreeMap<u64, Range>,
+    /// Addresses of memory that was freed, which are used again as a driver does, and their bytes.
+    pub(crate) freed: Vec<(u64, u64)>,
     /// Addresses that may be mapped: base and bytes.
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) handles: BTreeMap<u64, Handle>,

@@ -27,7 +27,11 @@ fn allocate(bytes: u64) -> Result<u64, u32> {
     let whole = bytes.checked_next_multiple_of(GRANULARITY).filter(|&whole| whole > 0).ok_or(status::INVALID_VALUE)?;
     let mut state = client.lock();
     let (_, number) = make(client, whole)?;
-    let address = reserve(whole, GRANULARITY)?;
+    let freed = state.freed.iter().rposition(|&(_, bytes)| bytes == whole);
+    let address = match freed {
+        Some(place) => state.freed.swap_remove(place).0,
+        None => reserve(whole, GRANULARITY)?,
+    };
     client.tell(Kind::Map, [address, number, 0, 0], None)?;
     let id = state.fresh_id();
     state.device.insert(address, Range { bytes, id, number, rights: 3, handle: None, ordinal: current_ordinal() });
@@ -92,11 +96,11 @@ pub(crate) unsafe extern "C" fn cuMemFree(address: u64) -> u32 {
             return Err(status::INVALID_VALUE);
         }
         wait_for_all(client);
-        let range = client.lock().device.remove(&address).ok_or(status::INVALID_VALUE)?;
+        let mut state = client.lock();
+        let range = state.device.remove(&address).ok_or(status::INVALID_VALUE)?;
+        state.freed.push((address, range.bytes.next_multiple_of(GRANULARITY)));
         client.tell(Kind::Unmap, [address, 0, 0, 0], None)?;
-        client.tell(Kind::Free, [range.number, 0, 0, 0], None)?;
-        release_addresses(address, range.bytes.next_multiple_of(GRANULARITY));
-        Ok(())
+        client.tell(Kind::Free, [range.number, 0, 0, 0], None)
     })
 }
 

@@ -67,12 +67,13 @@ impl Buffer {
         let (current, bytes) = (Current::enter(device), bytes as usize);
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let (mut address, mut stream) = (0, null_mut());
-        // SAFETY: a fresh mapping at a place of the kernel's choice; the driver's calls write one value each. 1: it does not wait for the default stream.
+        // The device's memory first: it may have the place of memory that was freed.
+        // SAFETY: the driver's calls write one value each; a fresh mapping at a place of the kernel's choice. 1: it does not wait for the default stream.
         let scratch = unsafe {
-            let scratch = libc::mmap(null_mut(), bytes, rights, kind, -1, 0);
-            assert_ne!(scratch, libc::MAP_FAILED);
             assert_eq!(current.driver.cuMemAlloc(&raw mut address, bytes), Status::SUCCESS);
             assert_eq!(current.driver.cuStreamCreateWithPriority(&raw mut stream, 1, 0), Status::SUCCESS);
+            let scratch = libc::mmap(null_mut(), bytes, rights, kind, -1, 0);
+            assert_ne!(scratch, libc::MAP_FAILED);
             scratch
         };
         Self { device, address, bytes, scratch: scratch.cast(), stream }
@@ -163,15 +164,22 @@ pub(crate) struct Card(libc::pid_t);
 
 impl Card {
     pub(crate) fn of_this_process() -> Self {
-        let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-        let lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        let children: Vec<libc::pid_t> = lines
-            .flat_map(|line| line.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-            .collect();
-        let is_card = |pid: &&libc::pid_t| {
-            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("penstock-cuda"))
-        };
-        Self(*children.iter().find(is_card).expect("the card runs"))
+        let end = Instant::now() + PATIENCE;
+        loop {
+            // The system may leave out some while others end.
+            let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+            let lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+            let children: Vec<libc::pid_t> = lines
+                .flat_map(|line| line.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+                .collect();
+            let is_card = |pid: &&libc::pid_t| {
+                fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("penstock-cuda"))
+            };
+            if let Some(&card) = children.iter().find(is_card) {
+                return Self(card);
+            }
+            assert!(Instant::now() < end, "the card does not run");
+        }
     }
 
     /// It does nothing until [`Card::go_on`].
