@@ -22,7 +22,7 @@ pub trait Devices: Send + Sync {
     fn driver(&self, worker: usize) -> io::Result<Box<dyn Driver>>;
 }
 
-/// One lane's copies on devices. One that was dropped touches no memory any more.
+/// One lane's copies on devices. It is dropped when it is not [busy](DeviceLane::is_busy).
 pub trait DeviceLane: Send {
     /// Takes copies between two memories that [`Devices::pair`] was asked about: as many of the first spans as it answers, at least one. They are
     /// reported by [`DeviceLane::collect`].

@@ -232,7 +232,7 @@ pub trait LaneEvents {
 /// Something reference counted that one engine gives to another of the same process.
 pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 
-/// One worker's private path to one peer. A lane that was dropped does not touch this engine's memory any more.
+/// One worker's private path to one peer. It is dropped once [`Lane::drain`] has said that it may be, and touches no memory any more then.
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     ///

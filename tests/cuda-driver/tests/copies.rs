@@ -568,3 +568,35 @@ fn stand_in_a_session_that_ends_under_copies_leaves_when_they_have_passed() {
     assert!(pool.revoke(&[(0, MIB)], PATIENCE).unwrap().is_quiesced());
     assert!(far.revoke(&[(0, MIB)], PATIENCE).unwrap().is_quiesced());
 }
+
+#[test]
+fn stand_in_an_engine_that_closes_under_copies_answers_by_its_deadline_and_lets_go_later() {
+    if !on_stand_in("stand_in_an_engine_that_closes_under_copies_answers_by_its_deadline_and_lets_go_later", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let pool = pair.near.pool(PoolSpec::host(MIB).block(4096).label("host")).unwrap();
+    let there = Buffer::new(MIB);
+    let far = there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let all = [Span { local: 0, remote: 0, len: MIB }];
+    let plan = Plan::write(&pool, &region).extents(&all).build().unwrap();
+    let card = Card::of_this_process();
+    card.hold();
+    let transfer = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let begun = Instant::now();
+    let held = pair.near.close(Duration::from_millis(200));
+    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert!(!held.is_empty() && held.iter().all(|held| !held.is_released()));
+    assert!(transfer.wait().is_err());
+    let quiesce = far.revoke(&[(0, MIB)], Duration::from_millis(100)).unwrap();
+    assert!(!quiesce.is_quiesced(), "the device still writes what the peer has registered");
+    card.go_on();
+    let end = Instant::now() + PATIENCE;
+    while !held.iter().all(|held| held.is_released()) {
+        assert!(Instant::now() < end, "it is let go of once the copies have passed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(far.revoke(&[(0, MIB)], PATIENCE).unwrap().is_quiesced());
+}

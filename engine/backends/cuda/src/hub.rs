@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penstock_core::env::TransportEnv;
 use penstock_core::{Cause, Direction, Span, Timestamp};
@@ -24,8 +24,6 @@ use crate::queue::{Copy, CopyQueue, LaneId, OpResult, OpenOp, Way};
 
 /// How often streams are asked whether they go on. Who sleeps wakes as often while there are copies.
 const ASK_EVERY: Duration = Duration::from_millis(5);
-/// A lane that ends waits for its copies for so long. A stream that takes longer is held up by others of the device's users.
-const END_WITHIN: Duration = Duration::from_secs(2);
 /// Words are in lines of their own.
 const WORD_BYTES: u64 = 64;
 
@@ -179,6 +177,17 @@ impl State {
         any
     }
 
+    /// Takes what has ended, and asks streams now and then where nothing has.
+    fn look(&mut self, env: &dyn TransportEnv) {
+        if self.movers.iter().any(Mover::is_busy) && !self.collect() {
+            let now = env.now();
+            if now.since(self.asked_at) >= ASK_EVERY {
+                self.asked_at = now;
+                self.ask();
+            }
+        }
+    }
+
     /// Asks all streams that have something whether they go on.
     fn ask(&mut self) {
         let Self { movers, ended, lost, .. } = self;
@@ -202,13 +211,7 @@ impl Driver for HubDriver {
     fn turn(&mut self) -> bool {
         self.hub.bell.silence();
         let mut state = self.hub.lock();
-        if state.movers.iter().any(Mover::is_busy) && !state.collect() {
-            let now = self.hub.env.now();
-            if now.since(state.asked_at) >= ASK_EVERY {
-                state.asked_at = now;
-                state.ask();
-            }
-        }
+        state.look(&*self.hub.env);
         let told = state.ended.iter().enumerate().filter(|(_, ended)| !ended.is_empty());
         told.fold(false, |_, (peer_index, _)| {
             self.ready.mark(peer_index);
@@ -337,6 +340,7 @@ impl DeviceLane for HubLane {
 
     fn collect(&mut self, events: &mut dyn LaneEvents) -> usize {
         let mut state = self.hub.lock();
+        state.look(&*self.hub.env);
         let Some(ended) = state.ended.get_mut(self.place()) else { return 0 };
         let mut passed = 0;
         for (lane, completion_id, end) in ended.drain(..) {
@@ -355,33 +359,13 @@ impl DeviceLane for HubLane {
 }
 
 impl Drop for HubLane {
+    /// What streams have keeps its memory, and is nobody's any more.
     fn drop(&mut self) {
-        let (begun, mine) = (Instant::now(), self.id);
-        loop {
-            let mut state = self.hub.lock();
-            for queue in state.movers.iter_mut().flat_map(|mover| &mut mover.queues) {
-                while let Some(completion_id) = queue.waiting_of(mine) {
-                    queue.cancel_op(completion_id);
-                }
+        let mut state = self.hub.lock();
+        for queue in state.movers.iter_mut().flat_map(|mover| &mut mover.queues) {
+            while let Some(completion_id) = queue.waiting_of(self.id) {
+                queue.cancel_op(completion_id);
             }
-            state.collect();
-            let is_mine = |mover: &Mover| mover.queues.iter().any(|queue| queue.has_given_of(mine));
-            let is_over = !state.movers.iter().any(is_mine);
-            if !is_over && begun.elapsed() < END_WITHIN {
-                state.ask();
-                drop(state);
-                std::thread::sleep(Duration::from_micros(50));
-                continue;
-            }
-            if !is_over {
-                tracing::error!(
-                    "a session has ended under copies of a device, which go on: others of its users hold them up"
-                );
-            }
-            if let Some(ended) = state.ended.get_mut(self.place()) {
-                ended.clear();
-            }
-            return;
         }
     }
 }

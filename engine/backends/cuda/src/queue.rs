@@ -229,11 +229,6 @@ impl CopyQueue {
         self.ops.iter().any(|op| op.lane == lane)
     }
 
-    /// Whether the stream has anything of this lane.
-    pub(crate) fn has_given_of(&self, lane: LaneId) -> bool {
-        self.ops.range(..self.given).any(|op| op.lane == lane)
-    }
-
     /// All operations, since nothing will be done any more: with each whether the stream had it.
     pub(crate) fn give_up(&mut self) -> impl Iterator<Item = (OpenOp, bool)> + use<> {
         self.gathered.clear();

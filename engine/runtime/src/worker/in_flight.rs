@@ -15,7 +15,7 @@ use penstock_ring::Key;
 use penstock_transport::{CancelledOp, Failure};
 
 use super::command::{Active, CancelLevel, NotifyState};
-use super::{Worker, lane_entry};
+use super::{LeavingLane, Worker, lane_entry};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
 
@@ -457,14 +457,13 @@ impl<E: Env> Worker<E> {
         slot.stop_reason().map(|(stage, failure)| (stage, failure, level))
     }
 
-    /// Ends everything in flight on a lane, and drops the lane.
+    /// Ends everything in flight on a lane, and sets the lane aside.
     pub(super) fn drop_lane(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         self.end_transfers(peer, cause);
-        if lane_entry(&mut self.lanes, peer).is_none() {
-            return;
+        if lane_entry(&mut self.lanes, peer).is_some() {
+            let lane = self.lanes[peer.peer_index as usize].take().expect("it was found just now");
+            self.leaving.push(LeavingLane { lane, left: None });
         }
-        self.lanes[peer.peer_index as usize] = None;
-        self.forget_ops(peer.peer_index);
     }
 
     /// Ends all transfers to this peer. What its lane may still touch stays in the table.

@@ -87,8 +87,23 @@ pub(crate) struct LaneEntry {
 /// The lane of a session that is over, which may still touch memory.
 struct LeavingLane {
     lane: LaneEntry,
-    /// Opened when it does not.
-    left: Arc<Latch>,
+    /// Opened when it does not; none: the session has not been told to leave.
+    left: Option<Arc<Latch>>,
+}
+
+/// Nobody is there to hear of what ends.
+struct Unheard;
+
+impl LaneEvents for Unheard {
+    fn reserve_note(&mut self) -> bool {
+        false
+    }
+
+    fn note(&mut self, _: Note<'_>) {}
+
+    fn handed_over(&mut self, _: Note<'_>, _: Handle) {}
+
+    fn completed(&mut self, _: u64, _: Result<u64, Failure>) {}
 }
 
 /// The lane to this very peer: an index is used again by later peers.
@@ -294,13 +309,9 @@ impl<E: Env> Worker<E> {
             }
             WorkerCall::RemoveLane { peer, cause, left } => {
                 self.remove_session(&peer, cause);
-                // Its memory is let go of when no device copies to or from it any more.
-                match lane_entry(&mut self.lanes, &peer) {
-                    Some(_) => {
-                        let lane = self.lanes[peer.peer_index as usize].take().expect("it was found just now");
-                        self.leaving.push(LeavingLane { lane, left });
-                        self.drain_leaving();
-                    }
+                // It has left when its lane, which was set aside, touches nothing any more.
+                match self.leaving.iter_mut().find(|leaving| Arc::ptr_eq(&leaving.lane.peer, &peer)) {
+                    Some(leaving) => leaving.left = Some(left),
                     None => self.has_left(&left),
                 }
             }
@@ -329,7 +340,28 @@ impl<E: Env> Worker<E> {
         for resting in [&mut self.draining_transfers, &mut self.draining_inbound] {
             resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
         }
-        self.end_transfers(peer, cause);
+        self.drop_lane(peer, cause);
+    }
+
+    /// Lanes that touch memory still, when nobody is there any more to look after them, are looked after by a thread of their own: what waits for their
+    /// memory hears of it as it would have.
+    fn leave_behind(&mut self) {
+        self.drain_leaving();
+        let mut open = std::mem::take(&mut self.leaving);
+        if open.is_empty() {
+            return;
+        }
+        open.iter().for_each(|leaving| self.forget_ops(leaving.lane.peer.peer_index));
+        tracing::warn!("an engine has ended under copies of a device: their memory is withheld until they have passed");
+        let body = move || {
+            while !open.is_empty() {
+                open.retain_mut(|leaving| !leaving.lane.lane.drain(&mut Unheard));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        if let Err(error) = self.shared.env.spawn("penstock-copies", None, Box::new(body)) {
+            tracing::error!(%error, "memory under copies of a device stays withheld: there is no thread to wait for them");
+        }
     }
 
     /// Drops the lanes of sessions that are over, as soon as they touch nothing any more. Returns whether anything has ended.
@@ -358,7 +390,7 @@ impl<E: Env> Worker<E> {
                 let peer_index = lane.peer.peer_index;
                 drop(lane);
                 self.forget_ops(peer_index);
-                self.has_left(&left);
+                left.iter().for_each(|left| self.has_left(left));
                 any = true;
             } else {
                 index += 1;
@@ -393,12 +425,7 @@ impl<E: Env> Worker<E> {
             self.fail(active, Stage::Notify, cause);
         }
         self.lanes.clear();
-        for LeavingLane { lane, left } in std::mem::take(&mut self.leaving) {
-            let peer_index = lane.peer.peer_index;
-            drop(lane);
-            self.forget_ops(peer_index);
-            self.has_left(&left);
-        }
+        self.leave_behind();
         self.drivers.iter_mut().for_each(|driver| driver.end());
     }
 

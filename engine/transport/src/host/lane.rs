@@ -97,7 +97,7 @@ impl Bounce {
 
 /// One worker's lane to a peer on this host.
 pub struct CopyLane {
-    /// What devices copy. Dropped first: the hazard is up until that has ended.
+    /// What devices copy.
     devices: Option<Box<dyn DeviceLane>>,
     segments: Arc<EngineSegments>,
     peer_segments: Arc<PeerSegments>,
@@ -410,5 +410,14 @@ impl Lane for CopyLane {
             more |= bounce.incoming.serve(&self.segments, &mut self.touch)?;
         }
         Ok(more)
+    }
+}
+
+impl Drop for CopyLane {
+    /// Nothing is under way any more, but what a device has lost.
+    fn drop(&mut self) {
+        if self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) {
+            self.touch.all_released();
+        }
     }
 }

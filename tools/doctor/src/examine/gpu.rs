@@ -107,7 +107,12 @@ fn library(host: &Host) -> Vec<Finding> {
         seen.lines().filter_map(move |line| line.strip_prefix(word)?.strip_prefix(' ')).collect::<Vec<_>>()
     };
     if let [why, ..] = of("absent")[..] {
-        let mend = if host.in_container() {
+        let mend = if host.system().variable(PATH_VARIABLE).is_some() {
+            Mend::advice(
+                By::You,
+                "PENSTOCK_CUDA_DRIVER names it: unset the variable, or name a CUDA driver of release 12.2 or newer",
+            )
+        } else if host.in_container() {
             Mend::outside("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …")
         } else {
             Mend::advice(By::Root, "install the user libraries of the same version as the driver (`driver` above)")
@@ -115,11 +120,13 @@ fn library(host: &Host) -> Vec<Finding> {
         return vec![missing(NAME, why).means("programs cannot talk to the driver").mend(mend)];
     }
     let mut findings: Vec<_> = of("cuda").iter().map(|release| ok(NAME, format!("of CUDA {release}"))).collect();
-    let lacks = of("lacks");
-    if !lacks.is_empty() {
+    let (batches, others): (Vec<&str>, Vec<&str>) = of("lacks").into_iter().partition(|name| name.contains("Batch"));
+    let lacking =
+        [(batches, "copies are handed over one by one"), (others, "no pools of its memory, or none that cards reach")];
+    for (lacks, means) in lacking.into_iter().filter(|(lacks, _)| !lacks.is_empty()) {
         let finding = Finding::limited(TOPIC, "functions", format!("the driver lacks {}", listed(&lacks)));
         let mend = Mend::advice(By::Root, "install a newer driver (CUDA 12.8 has all of them)");
-        findings.push(finding.means("copies are handed over one by one").on(&[Way::Cuda]).mend(mend));
+        findings.push(finding.means(means).on(&[Way::Cuda]).mend(mend));
     }
     for why in of("deviceless") {
         findings.push(missing("start", why).means("no memory of graphics processors can be used"));
