@@ -84,7 +84,7 @@ pub struct Target {
     refused: VecDeque<(u64, Cause)>,
     /// Notifications that are here and wait for operations before them.
     waiting: Vec<u64>,
-    /// READs with data to send.
+    /// READs with data to send: those that repeat some before those that have never sent any.
     answers: VecDeque<u64>,
 }
 
@@ -517,7 +517,8 @@ impl Target {
                 if op.state == PeerOpState::Open && op.had >> part.index & 1 == 0 {
                     op.unsent |= 1 << part.index;
                     if !std::mem::replace(&mut op.is_queued, true) {
-                        self.answers.push_back(part.operation);
+                        // A repeat needs no credit: it does not wait behind what was never sent and has none.
+                        self.answers.push_front(part.operation);
                     }
                 }
             }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::network::{CLOSED, End, Faults, OPEN, Pair, Random};
 use crate::connection::{ConnectionError, PacketFate};
+use crate::credit::GRANT_LAPSES;
 use crate::initiator::OPERATIONS_MAX;
 use crate::wire::FRAME_BYTES_MIN;
 
@@ -760,6 +761,26 @@ fn credit_is_used_by_first_transmissions_alone() {
     pair.now = pair.ends[0].connection.deadline();
     pair.ends[0].connection.expire(pair.now).unwrap();
     assert_eq!(packets(&mut pair), (1, 4 * cost as u32), "one repeat, as the window has shrunk to it");
+}
+
+/// What is repeated of one READ does not wait for the credit that another one behind it needs: while nothing is repeated nothing is granted,
+/// and both would wait until the grant is void.
+#[test]
+fn a_repeated_answer_goes_before_one_that_needs_credit() {
+    let mut pair = Pair::new(1, 1472, false, NONE, 1 << 16);
+    pair.share = 0;
+    pair.read(0, 1, 1, OPEN, &[span(0, 5000)]);
+    pair.cuts = [true, false];
+    let has_used_all = |pair: &mut Pair| pair.ends[1].connection.statistics().sent >= 4;
+    assert!(pair.run(Duration::from_millis(1), has_used_all), "all that may leave without a grant is lost");
+    pair.read(0, 2, 2, OPEN, &[span(8000, 1000)]);
+    pair.run(Duration::from_millis(1), |_| false);
+    let lost = pair.ends[1].connection.statistics().lost;
+    pair.run(Duration::from_millis(20), |_| false);
+    assert!(pair.ends[1].connection.statistics().lost > lost, "it is known to be lost after the second READ has come");
+    pair.cuts = [false; 2];
+    let both = |pair: &mut Pair| pair.ends[0].ended == [(1, Ok(5000)), (2, Ok(1000))];
+    assert!(pair.run(GRANT_LAPSES / 4, both), "{:?}", pair.ends[1].connection.statistics());
 }
 
 /// An acknowledgement names 256 numbers: it does not wait for the end of a large burst, and one that rides with data and names 64
