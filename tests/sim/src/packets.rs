@@ -10,7 +10,7 @@ use std::time::Duration;
 use penstock::Timestamp;
 use penstock_datagram_transport::port::{BurstSent, PacketRoom, Port, PortFacts, Train};
 
-use crate::charges::Charges;
+use crate::charges::{Charges, Room};
 use crate::links::{Links, Rate};
 use crate::random::Random;
 use crate::trace::{What, digest};
@@ -109,7 +109,8 @@ impl Packets {
         // Nobody is there any more; which is known on the way only, but is the same for who sent it.
         let Some(there) = self.ports.get(&to) else { return What::Astray };
         let weather = links.weather(from_host, there.host);
-        let (host, room, cost) = (there.host, there.receive_bytes, self.charges.cost(&packet));
+        let room = Room { bytes: there.receive_bytes, frame_bytes: weather.frame_bytes_max };
+        let (host, cost) = (there.host, self.charges.cost(&packet));
         self.next_packet += 1;
         let charged = self.next_packet;
         if in_a_thousand(random, weather.late_copies) {
