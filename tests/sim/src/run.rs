@@ -459,11 +459,16 @@ impl<'s, 'w> Run<'s, 'w> {
 
     /// Nothing went wrong that could hinder a chunk: those that were put, and asked for by everybody, were handed over.
     fn check_handed_over(&self) -> Result<(), Violated> {
-        for (number, chunk) in self.script.chunks.iter().enumerate().filter(|_| self.is_calm) {
-            let its = || self.handlers.iter().filter(|side| side.chunk == number);
+        let its = |number: usize| self.handlers.iter().filter(move |side| side.chunk == number);
+        let is_asked_for = |number: usize| its(number).count() == 1 + self.script.chunks[number].readers().len();
+        // What is put and not asked for, as in a part of a script, keeps berths of its putter until its time is over.
+        let keeps_berths = |number: usize| its(number).any(|side| side.reader.is_none()) && !is_asked_for(number);
+        let chunks = || self.script.chunks.iter().enumerate();
+        for (number, chunk) in chunks().filter(|_| self.is_calm) {
+            let is_hindered = chunks().any(|(other, spec)| spec.from == chunk.from && keeps_berths(other));
             // Some have very little time, and some come late.
-            if its().count() == 1 + chunk.readers().len() && chunk.within >= HANDED_OVER_WITHIN {
-                its().try_for_each(Handler::check_well)?;
+            if is_asked_for(number) && !is_hindered && chunk.within >= HANDED_OVER_WITHIN {
+                its(number).try_for_each(Handler::check_well)?;
             }
         }
         Ok(())
