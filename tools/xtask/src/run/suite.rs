@@ -64,12 +64,28 @@ pub(crate) fn test(root: &Path, names: &[String]) -> Result<bool, String> {
     Ok(super::conclude(total, false))
 }
 
+/// What a build from nothing takes of the disk. Where it is full a linker dies of a signal, and nothing says why.
+const BUILD_BYTES: u64 = 8 << 30;
+
 fn unit(root: &Path) -> Result<Outcome, String> {
     let started = Instant::now();
+    if let Some(free) = free_bytes(root).filter(|&free| free < BUILD_BYTES) {
+        let (free, needed) = (free as f64 / 1e9, BUILD_BYTES as f64 / 1e9);
+        println!(
+            "  only {free:.1} GB are free for {}, and all of it takes up to {needed:.0}: see `cargo clean`",
+            root.display()
+        );
+    }
     let programs = binaries::build(&mut binaries::cargo(root), &["--workspace"])?;
     println!("  built in {:.0} s", started.elapsed().as_secs_f64());
     let outcome = run_all(programs.iter().filter(|program| !program.is_lab()), &notes_file(root)?, &[])?;
     not_empty(outcome)
+}
+
+/// What the file system has left, if `df` says it.
+fn free_bytes(root: &Path) -> Option<u64> {
+    let said = Command::new("df").args(["--output=avail", "--block-size=1"]).arg(root).output().ok()?;
+    String::from_utf8(said.stdout).ok()?.lines().nth(1)?.trim().parse().ok()
 }
 
 /// Refuses a step that ran nothing: it would stay green for ever.
