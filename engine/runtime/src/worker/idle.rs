@@ -90,7 +90,12 @@ impl<E: Env> Worker<E> {
         if let Some(until) = self.rest(now) {
             self.own().statistics.sleeps.add(1);
             let bell = &self.shared.segments.bells()[1 + self.index];
-            slept = sleep_on(bell, &self.drivers, until.since(now));
+            let within = until.since(now);
+            slept = sleep_on(bell, &self.drivers, within);
+            // A ready bit that a broken peer erased has woken nobody, and one lane in so many turns would be many such sleeps.
+            if slept == Slept::Out && within >= LOOK_EVERY {
+                (0..self.lanes.len()).for_each(|index| self.ready.mark(index));
+            }
         }
         self.sleeper.awake();
         slept
@@ -123,4 +128,52 @@ fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], timeout: Duration) -> S
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
     }
     if ready == Ok(0) { Slept::Out } else { Slept::Woken }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use penstock_core::Config;
+    use penstock_core::config::TransportName;
+
+    use crate::engine::Engine;
+    use crate::{NoteId, Submit};
+
+    #[test]
+    fn ready_bits_that_somebody_erases_cost_a_few_sleeps_and_no_message() {
+        const NOTES: u128 = 20;
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let folder = std::env::temp_dir().join(format!("penstock-erased-bits-{}", std::process::id()));
+        let engine = |name: &str| {
+            let config = Config::default().named(name).directory(&folder).transports([TransportName::Shm]);
+            Engine::start(config).unwrap()
+        };
+        let (near, far) = (engine("near"), engine("far"));
+        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
+        let (segments, is_over) = (&far.engine.shared.segments, AtomicBool::new(false));
+        let (erased, woken) = (segments.mailbox.view().ready(0), segments.sleeper(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    erased.take(0);
+                    woken.awake(); // So that nobody rings.
+                }
+            });
+            for note in 0..NOTES {
+                peer.notify(NoteId(note), b"", Submit::new()).unwrap().wait().unwrap();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let (begun, mut taken) = (Instant::now(), Vec::new());
+        while taken.len() < NOTES as usize && begun.elapsed() < PATIENCE {
+            far.wait_notification(Duration::from_millis(10));
+            far.notifications(&mut taken);
+        }
+        assert_eq!(taken.len(), NOTES as usize, "a look at all lanes comes with each long sleep");
+        drop((peer, near, far));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
