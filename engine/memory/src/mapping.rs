@@ -45,7 +45,7 @@ pub trait PageRegistration: Send {
     /// Some of the addresses are about to get other pages: the device must know none of the old ones any more.
     fn suspend(&mut self);
 
-    /// They have.
+    /// The other pages are there, and may be registered.
     fn resume(&mut self);
 }
 

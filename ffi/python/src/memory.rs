@@ -64,7 +64,7 @@ pub(crate) enum Keeper {
     Dlpack {
         _tensor: Tensor,
     },
-    /// The object itself.
+    /// What was registered, where it cannot be borrowed: its owner may not be dropped before the region is.
     Object {
         _object: Py<PyAny>,
     },

@@ -224,7 +224,7 @@ pub(crate) unsafe extern "C" fn cuMemUnmap(address: u64, bytes: usize) -> u32 {
 }
 
 /// # Safety
-/// So many descriptions.
+/// As many descriptions as `count` says, or null.
 pub(crate) unsafe extern "C" fn cuMemSetAccess(address: u64, bytes: usize, wanted: *const Access, count: usize) -> u32 {
     if wanted.is_null() || count == 0 {
         return status::INVALID_VALUE;

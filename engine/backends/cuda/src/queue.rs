@@ -81,7 +81,7 @@ pub(crate) struct CopyQueue {
     /// Those of operations that were not given to the stream, in their order.
     gathered: VecDeque<Copy>,
     batch: Batch,
-    /// The oldest first.
+    /// In the order of their posts: the stream has the first ones, and what is left was gathered.
     ops: VecDeque<OpenOp>,
     /// So many of them were given to the stream.
     given: usize,

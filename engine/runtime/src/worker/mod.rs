@@ -369,14 +369,7 @@ impl<E: Env> Worker<E> {
     fn drain_leaving(&mut self) -> bool {
         let (mut index, mut any) = (0, false);
         while let Some(LeavingLane { lane: entry, .. }) = self.leaving.get_mut(index) {
-            let mut delivery = Delivery {
-                shared: &self.shared,
-                peer: &entry.peer,
-                completions: &mut self.completions,
-                reserved: false,
-                refused: false,
-                taken: 0,
-            };
+            let mut delivery = Delivery::new(&self.shared, &entry.peer, &mut self.completions);
             let is_quiet = entry.lane.drain(&mut delivery);
             drop(delivery);
             let mut completions = std::mem::take(&mut self.completions);
@@ -502,14 +495,7 @@ impl<E: Env> Worker<E> {
 
     fn poll_lane(&mut self, index: usize) -> Polled {
         let Some(Some(entry)) = self.lanes.get_mut(index) else { return Polled::default() };
-        let mut delivery = Delivery {
-            shared: &self.shared,
-            peer: &entry.peer,
-            completions: &mut self.completions,
-            reserved: false,
-            refused: false,
-            taken: 0,
-        };
+        let mut delivery = Delivery::new(&self.shared, &entry.peer, &mut self.completions);
         let result = entry.lane.poll(&mut delivery);
         let (taken, refused) = (delivery.taken, delivery.refused);
         drop(delivery);
@@ -647,7 +633,11 @@ impl<E: Env> LaneEvents for Delivery<'_, E> {
     }
 }
 
-impl<E: Env> Delivery<'_, E> {
+impl<'a, E: Env> Delivery<'a, E> {
+    fn new(shared: &'a Shared<E>, peer: &'a Arc<PeerState>, completions: &'a mut Vec<(u64, OpEnd)>) -> Self {
+        Self { shared, peer, completions, refused: false, reserved: false, taken: 0 }
+    }
+
     fn put(&mut self, note: Note<'_>, handle: Option<Handle>) {
         debug_assert!(self.reserved, "a lane asks for room before every notification");
         if self.shared.manager.is_manager_note(note.id) {

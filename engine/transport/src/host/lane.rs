@@ -97,7 +97,7 @@ impl Bounce {
 
 /// One worker's lane to a peer on this host.
 pub struct CopyLane {
-    /// What devices copy.
+    /// None: this process has no devices, or the peer is in another one.
     devices: Option<Box<dyn DeviceLane>>,
     segments: Arc<EngineSegments>,
     peer_segments: Arc<PeerSegments>,
