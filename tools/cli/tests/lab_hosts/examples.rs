@@ -1,6 +1,6 @@
 //! Every example of the help and of the documentation, run as it stands there.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use penstock_wire::{Family, Side};
@@ -61,6 +61,11 @@ fn why_not(example: &str) -> Option<&'static str> {
     (needs_cards || example.contains("doctor rdma")).then_some("it needs RDMA devices")
 }
 
+/// The stand-in for CUDA's driver, which lies beside this program: examples about GPUs are run on it.
+fn stand_in() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libpenstock_cuda_driver.so")
+}
+
 /// The same with the other host's address, and so short and small that all of them can be run.
 fn shortened(example: &str, there: &str) -> String {
     let mut short = example.to_owned();
@@ -88,6 +93,8 @@ fn shortened(example: &str, there: &str) -> String {
         "serve" if !has("--for") => " --for 1",
         "ping" if !has("-c") => " -c 2",
         "selftest" if !has("--quick") => " --quick",
+        // A GPU's pools are as large as the workload's.
+        "perf" if has("--memory") => " -t 1",
         "perf" if !has("--list") && !has("-t") && !has("--rounds") => " -t 1 --pool-mib 64",
         "perf" if !has("--list") && !has("--pool-mib") => " --pool-mib 64",
         _ => "",
@@ -125,7 +132,11 @@ fn every_example_does_what_it_is_for() {
         // A measurement's file of one's own is a workload, and all others' a configuration.
         stage.folder.write("my.yaml", if short.starts_with("penstock perf") { crate::stage::TINY } else { &config });
         let mut command = stage.program(Side::B, "bash", &["-o", "pipefail", "-c", &short]);
-        let answer = finish(command.env("PATH", &path));
+        command.env("PATH", &path);
+        if short.contains("--memory device") {
+            command.env("PENSTOCK_CUDA_DRIVER", stand_in()).env("PENSTOCK_CUDA_STAND_IN", "");
+        }
+        let answer = finish(&mut command);
         // A doctor that finds something missing has done its work; one that goes to a host has reached it.
         let is_well = answer.status == 0
             || (short.starts_with("penstock doctor") && !short.contains(&there) && answer.status == 1);
