@@ -21,6 +21,7 @@
 #include <rte_errno.h>
 #include <rte_eth_ring.h>
 #include <rte_ethdev.h>
+#include <rte_flow.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
@@ -386,6 +387,29 @@ int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *option
     waits[port] = options->waits;
     error = set_up_queues(port, options, pools[port]);
     return error < 0 ? error : start(port);
+}
+
+int penstock_dpdk_steer(uint16_t port, uint16_t first, uint16_t queues)
+{
+    for (uint16_t queue = 0; queue < queues; queue++) {
+        struct rte_flow_item_udp to = {.hdr.dst_port = rte_cpu_to_be_16(first + queue)}, mask = {.hdr.dst_port = UINT16_MAX};
+        struct rte_flow_action_queue by = {.index = queue};
+        const struct rte_flow_attr attributes = {.ingress = 1};
+        const struct rte_flow_item pattern[] = {
+            {.type = RTE_FLOW_ITEM_TYPE_ETH},
+            {.type = RTE_FLOW_ITEM_TYPE_IPV4},
+            {.type = RTE_FLOW_ITEM_TYPE_UDP, .spec = &to, .mask = &mask},
+            {.type = RTE_FLOW_ITEM_TYPE_END},
+        };
+        const struct rte_flow_action actions[] = {
+            {.type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &by},
+            {.type = RTE_FLOW_ACTION_TYPE_END},
+        };
+        struct rte_flow_error why = {0};
+        if (rte_flow_create(port, &attributes, pattern, actions, &why) == NULL)
+            return rte_errno > 0 ? -rte_errno : -ENOTSUP;
+    }
+    return 0;
 }
 
 int penstock_dpdk_close(uint16_t port)

@@ -85,6 +85,8 @@ int penstock_dpdk_add(const char *device, uint16_t queues);
 int penstock_dpdk_remove(uint16_t port);
 int penstock_dpdk_facts(uint16_t port, struct penstock_dpdk_facts *facts);
 int penstock_dpdk_open(uint16_t port, const struct penstock_dpdk_options *options);
+/* Has packets to the first of so many ports of UDP come by the first queue, and so on. A device that cannot answers what it says to that. */
+int penstock_dpdk_steer(uint16_t port, uint16_t first, uint16_t queues);
 /* Closes a port of which all buffers were given back, or that did not open, and takes its device out. */
 int penstock_dpdk_close(uint16_t port);
 /* Whether its link is up. One that waits for its other end looks for it now: by the only thread that uses its queue. */

@@ -54,6 +54,9 @@ c_library! {
         /// Opens a port and starts its queues.
         "PENSTOCK_DPDK_2" fn penstock_dpdk_open(port: u16, options: *const DpdkOptions) -> c_int;
 
+        /// Has packets to the first of so many ports of UDP come by the first queue, and so on.
+        "PENSTOCK_DPDK_2" fn penstock_dpdk_steer(port: u16, first: u16, queues: u16) -> c_int;
+
         /// Closes a port of which all buffers were given back, and takes it out.
         "PENSTOCK_DPDK_2" fn penstock_dpdk_close(port: u16) -> c_int;
 

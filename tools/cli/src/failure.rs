@@ -57,6 +57,8 @@ pub(crate) enum Failure {
     Reach(Unreached),
     /// memif joins two processes of this host that nobody kills: what else was asked for, and what to do instead.
     Memif(&'static str),
+    /// A configuration gives a device of DPDK to the two engines of one host.
+    OneDevice,
     /// There is no secret here to share with it.
     NoSecret(NoSecret),
     /// The other host did not do what it was asked.
@@ -78,7 +80,9 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Filter(_) | Self::Config(_) | Self::Key(_) => Ended::Misasked,
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
-            Self::Start(StartError::Config(_) | StartError::Name(_)) | Self::Memif(_) => Ended::Misasked,
+            Self::Start(StartError::Config(_) | StartError::Name(_)) | Self::Memif(_) | Self::OneDevice => {
+                Ended::Misasked
+            }
             Self::Perf(_) | Self::There { .. } | Self::Output(_) | Self::Target(_) | Self::Node(_) => Ended::Badly,
             Self::Cuda(_) | Self::Device(_) => Ended::Badly,
             Self::Start(_) | Self::Reach(_) | Self::NoSecret(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
@@ -115,6 +119,10 @@ impl fmt::Display for Failure {
             Self::Device(flaw) => flaw.fmt(f),
             Self::Start(error) => error.fmt(f),
             Self::Memif(mend) => write!(f, "`--transport dpdk` is for two processes of this host: {mend}"),
+            Self::OneDevice => f.write_str(
+                "this measures between two engines of this host, and `dpdk.device` of the configuration is for one: give HOST, where `penstock serve` \
+                 has another device, or leave the configuration out and add `--transport dpdk`",
+            ),
             Self::Reach(unreached) => unreached.fmt(f),
             Self::NoSecret(missing) => write!(f, "{missing}\n  {}", missing.advice()),
             Self::Service(error) => error.fmt(f),

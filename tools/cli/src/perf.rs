@@ -143,6 +143,9 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
         let mend = "for another host name a device in a configuration, and add `--transport datagram --config FILE`";
         return Err(Failure::Memif(mend));
     }
+    if options.host.is_none() && cards.dpdk.device.is_some() {
+        return Err(Failure::OneDevice);
+    }
     asked.network = Network {
         memif: (transport == Transport::Dpdk).then(|| Memif::new(memif::FRAME_BYTES)),
         io: options.network.io.into(),

@@ -125,9 +125,9 @@ impl Way<'_> {
         let found = client.about(&engine, ANSWER).map_err(said).map(|about| {
             let found =
                 format!("release {}, {}, {} cores, Linux {}", about.release, about.cpu, about.cores, about.kernel);
-            ((), found)
+            (about.dpdk, found)
         });
-        self.step("service", found)?;
+        let at_device = self.step("service", found)?;
         let found = write(&engine, &mut client);
         self.step("write", found.map(|found| ((), found)))?;
         let found = trips(&engine, &mut client);
@@ -135,7 +135,10 @@ impl Way<'_> {
         // Over a device of DPDK the session above has shown it, and a socket would try another way.
         if config.transports.allow.contains(&TransportName::Datagram) && config.dpdk.device.is_none() {
             // Of the default transports `tcp` is enough: the way ends at no step but its own.
-            self.steps.push(datagrams::step(self.host, options, &config.datagram));
+            self.steps.push(match at_device {
+                Some(address) => datagrams::at_device(&address),
+                None => datagrams::step(self.host, options, &config.datagram),
+            });
         }
         let found = match client.ask(&engine, &Request::Doctor, EXAMINE) {
             Ok(Answer::Doctor(report)) => Ok((report, "it has examined its host".to_owned())),

@@ -121,6 +121,8 @@ fn available() -> u64 {
 }
 
 fn greeting(engine: &Engine, secret: &Shared, pool_bytes: u64, options: &ServeOptions) -> String {
+    let dpdk = &engine.config().dpdk;
+    let device = dpdk.device.as_ref().zip(dpdk.address).map(|(device, address)| format!("{address} at {device}"));
     let reached = Reached::of(&engine.advertised());
     let in_words = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (addresses, listens_at) = (in_words(&reached.addresses), in_words(&engine.addresses()));
@@ -136,6 +138,7 @@ fn greeting(engine: &Engine, secret: &Shared, pool_bytes: u64, options: &ServeOp
             "secret_file": secret.file,
             "secret_made": secret.is_fresh,
             "pool_bytes_max": pool_bytes,
+            "dpdk": device,
             "rdma": rdma.map(|rdma| json!({ "offered": rdma.missing.is_none(), "why_not": rdma.missing, "devices": rdma.details })),
         });
         return format!("{serving}\n");
@@ -156,6 +159,9 @@ fn greeting(engine: &Engine, secret: &Shared, pool_bytes: u64, options: &ServeOp
                 row(if place == 0 { "RDMA" } else { "" }, words);
             }
         }
+    }
+    if let Some(words) = device {
+        row("DPDK", &words);
     }
     row("for others", &format!("up to {} MiB of pools (--memory-mib)", pool_bytes >> 20));
     if let Some(file) = &secret.file {

@@ -177,6 +177,9 @@ pub struct About {
     pub pool_bytes_max: u64,
     /// The transports it allows.
     pub transports: Vec<String>,
+    /// Its address at a device of DPDK, if that carries its datagrams.
+    #[serde(default)]
+    pub dpdk: Option<String>,
 }
 
 /// Why something was not done.

@@ -235,6 +235,8 @@ fn fitting(spec: &LayoutSpec, pool_bytes: u64) -> Result<Layout, Refusal> {
 
 fn about(house: &House<'_>) -> About {
     let machine = Machine::this();
+    let config = house.engine.config();
+    let at_device = config.dpdk.address.filter(|_| config.dpdk.device.is_some());
     About {
         protocol: message::VERSION,
         release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -245,7 +247,8 @@ fn about(house: &House<'_>) -> About {
         memory_gib: machine.memory_gib,
         pool_bytes_max: house.purse.most,
         machine: machine_mark(),
-        transports: house.engine.config().transports.allow.iter().map(|name| name.as_str().to_owned()).collect(),
+        dpdk: at_device.map(|address| address.to_string()),
+        transports: config.transports.allow.iter().map(|name| name.as_str().to_owned()).collect(),
     }
 }
 

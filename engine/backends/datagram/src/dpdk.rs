@@ -174,12 +174,17 @@ pub enum DpdkError {
     Ring { device: String, least: usize, most: usize },
     #[error("the device {device} cannot be opened: {words}; see `dpdk.device`")]
     Device { device: String, words: String },
+    #[error(
+        "{device} names the interface `{interface}`, and this host has none of that name: `ip link` lists them, in the namespace of this process"
+    )]
+    Interface { device: String, interface: String },
     #[error("the device {device} has {has} queue pairs and {wanted} workers want one each: see `workers.count`")]
     Queues { device: String, wanted: u16, has: u16 },
     #[error(
-        "{device} does not deal packets out to {wanted} workers: set `workers.count` to 1; only memif pairs the queues of both sides"
+        "{device} does not deal packets out to {wanted} workers by their UDP port (rte_flow: {words}): set `workers.count` to 1; memif pairs the \
+         queues of both sides, and takes as many as both have"
     )]
-    Steering { device: String, wanted: u16 },
+    Steering { device: String, wanted: u16, words: String },
     #[error("`bsize` of {device} is less than a packet: leave it out, or choose {wanted} or more")]
     Piece { device: String, wanted: usize },
     #[error("the device {device} carries packets of at most {most} B and `dpdk.mtu` is {wanted}")]
@@ -262,6 +267,8 @@ impl DpdkPorts {
             options: options.clone(),
             env: Arc::clone(env),
             questions: Vec::with_capacity(QUESTIONS_MAX),
+            is_announced: device.is_within_host(),
+            twin: None,
             blocked: 0,
             has_told_of_bursts: false,
             link_at: Timestamp::default(),
@@ -279,6 +286,10 @@ pub struct DpdkPort {
     env: Arc<dyn TransportEnv>,
     /// What others have asked, to be answered.
     questions: Vec<Arp>,
+    /// Whether others were told of this station, which whoever has its address hears.
+    is_announced: bool,
+    /// The station with the same address that was complained of last.
+    twin: Option<Mac>,
     /// How often the device had no room.
     blocked: u64,
     /// Whether somebody was told that whole bursts come in one packet.
@@ -305,6 +316,13 @@ impl DpdkPort {
         let own = *self.here.address.ip();
         let (now, mut heard) = (self.env.now(), std::mem::take(&mut self.questions));
         for arp in heard.drain(..) {
+            let (from, twin) = arp.from;
+            if from == own && twin != self.here.mac && self.twin.replace(twin) != Some(twin) {
+                tracing::error!(
+                    address = %own, here = %self.here.mac, there = %twin,
+                    "another station has this address too, and packets of both get lost: give each its own under `dpdk.address`"
+                );
+            }
             self.neighbours().hear(&arp, own, now);
             if arp.to == own && !arp.is_answer {
                 let (asker, station) = arp.from;
@@ -358,7 +376,11 @@ impl Port for DpdkPort {
             let now = self.env.now();
             if self.link_at <= now {
                 self.link_at = now + LINK_EVERY;
-                self.queue.is_up();
+                if self.queue.is_up() && !std::mem::replace(&mut self.is_announced, true) {
+                    let own = *self.here.address.ip();
+                    self.send_arp(Arp { is_answer: false, from: (own, self.here.mac), to: own }, Mac::ALL);
+                    self.queue.flush();
+                }
             }
             return 0;
         }

@@ -14,13 +14,15 @@ const NO_PATH: &[u8] = &[1];
 /// The way of one session to the other side's.
 pub(crate) struct NoPathNotice {
     peer: SocketAddr,
+    /// What this side's port says of such an end.
+    mend: &'static str,
     /// None before the session is established.
     sender: Mutex<Option<ControlSender>>,
 }
 
 impl NoPathNotice {
-    pub(crate) fn new(peer: SocketAddr) -> Self {
-        Self { peer, sender: Mutex::new(None) }
+    pub(crate) fn new(peer: SocketAddr, mend: &'static str) -> Self {
+        Self { peer, mend, sender: Mutex::new(None) }
     }
 
     /// A lane has ended with this: the peer hears of it if it is about the path.
@@ -42,10 +44,7 @@ impl TransportMessages for NoPathNotice {
         if message != NO_PATH {
             return Err(LaneFault(Cause::PeerCorrupt));
         }
-        tracing::warn!(
-            peer = %self.peer,
-            "a peer says that packets do not pass, and its log why: mostly UDP is to be let pass between both hosts in both directions"
-        );
+        tracing::warn!(peer = %self.peer, "a peer says that packets do not pass, and its log why{}", self.mend);
         Err(LaneFault(Cause::NoPath))
     }
 }
@@ -59,7 +58,7 @@ mod tests {
     #[test]
     fn what_one_side_finds_out_ends_the_session_of_the_other_with_the_same_cause() {
         let peer = SocketAddr::from(([192, 0, 2, 1], 7400));
-        let (here, there) = (NoPathNotice::new(peer), NoPathNotice::new(peer));
+        let (here, there) = (NoPathNotice::new(peer, ""), NoPathNotice::new(peer, ""));
         let said = Arc::new(Mutex::new(Vec::new()));
         here.tell(LaneFault(Cause::NoPath));
         let ear = Arc::clone(&said);

@@ -207,7 +207,7 @@ impl Offered {
         let theirs = DatagramOffer::parse(blob, workers_there, channels, self.met_at)?;
         let told = Arc::new(RemoteGateLog::default());
         let frame_bytes = self.offer.frame_bytes.min(theirs.frame_bytes);
-        let notice = Arc::new(NoPathNotice::new(self.met_at));
+        let notice = Arc::new(NoPathNotice::new(self.met_at, self.unheard_mend));
         let lane = |(worker, hub): (usize, &Arc<Hub>)| DatagramLane {
             segments: Arc::clone(&self.segments),
             told: Arc::clone(&told),

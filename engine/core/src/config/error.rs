@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::keys::Range;
 use super::nearest::Suggestion;
+use super::network::{Ipv4Network, Neighbour};
 
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +130,11 @@ pub enum Conflict {
         "`dpdk.device` is set and `dpdk.address` is not: give the engine an address in the network of its peers, as `10.0.9.1/24`"
     )]
     DpdkAddress,
+    #[error(
+        "`{neighbour}` under `dpdk.neighbours` is no other station in the network of `dpdk.address`, {network}, or its address has two: name each \
+         peer of that network once"
+    )]
+    DpdkNeighbour { neighbour: Neighbour, network: Ipv4Network },
 }
 
 impl Conflict {
@@ -140,6 +146,7 @@ impl Conflict {
             Self::CoresAndCount { .. } => ["workers.cores", "workers.count"],
             Self::DatagramPorts { .. } => ["datagram.port", "workers.count"],
             Self::DpdkAddress => ["dpdk.device", "dpdk.address"],
+            Self::DpdkNeighbour { .. } => ["dpdk.neighbours", "dpdk.address"],
         }
     }
 }

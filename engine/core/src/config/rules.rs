@@ -4,6 +4,7 @@ use serde_yaml::Value;
 
 use super::error::{ConfigError, ConfigOrigin, Conflict};
 use super::keys::{KEYS, RefusedKey};
+use super::network::Neighbour;
 use super::sections::{Config, Progress};
 use super::tree::describe;
 
@@ -63,6 +64,16 @@ pub(super) fn conflict(config: &Config) -> Option<Conflict> {
     }
     if config.dpdk.device.is_some() && config.dpdk.address.is_none() {
         return Some(Conflict::DpdkAddress);
+    }
+    if let Some(network) = config.dpdk.address {
+        let neighbours = &config.dpdk.neighbours;
+        let is_known = |known: &[Neighbour], ip| known.iter().any(|other| other.address == ip);
+        let is_wrong = |&(place, of): &(usize, &Neighbour)| {
+            of.address == network.address || !network.has(of.address) || is_known(&neighbours[..place], of.address)
+        };
+        if let Some((_, &neighbour)) = neighbours.iter().enumerate().find(is_wrong) {
+            return Some(Conflict::DpdkNeighbour { neighbour, network });
+        }
     }
     None
 }

@@ -448,6 +448,16 @@ mod code {
         assert!(Config::parse("workers: { count: 2 }\ndatagram: { port: 65534 }", "a.yaml").is_ok());
         let error = refused("dpdk:\n  device: net_memif0");
         assert!(error.starts_with("a.yaml:2:11: `dpdk.device` is set and `dpdk.address` is not"), "{error}");
+        for bad in ["10.0.8.2", "10.0.9.1", "10.0.9.3"] {
+            let known = "10.0.9.3=02:00:00:00:00:03";
+            let error = refused(&format!(
+                "dpdk:\n  address: 10.0.9.1/24\n  neighbours: ['{known}', '{bad}=02:00:00:00:00:02']"
+            ));
+            assert!(
+                error.starts_with(&format!("a.yaml:3:15: `{bad}=02:00:00:00:00:02` under `dpdk.neighbours`")),
+                "{error}"
+            );
+        }
         for (key, bad) in [
             ("address", "10.0.9.1"),
             ("address", "10.0.9.1/32"),
@@ -539,13 +549,13 @@ mod properties {
         fn dpdk()(
             device in prop::option::of("[a-z0-9_:.,=/]{1,40}"),
             (address, prefix) in ((0x0a00_0000u32..0x0b00_0000).prop_map(|ip| ip & !3 | 1), 1u8..=30),
-            stations in prop::collection::btree_map(0x0a00_0000u32..0x0b00_0000, any::<[u8; 5]>(), 0..4),
+            stations in prop::collection::btree_map(1u32..4, any::<[u8; 5]>(), 0..4),
             (mtu, queue_packets) in (any::<u16>(), 6u32..=15),
             (memory_mib, huge_pages) in (64u32..=65_536, any::<bool>()),
             arguments in prop::collection::hash_set("--[a-z]{1,9}", 0..4),
         ) -> DpdkConfig {
-            let station = |(address, [a, b, c, d, e]): (u32, [u8; 5])| Neighbour {
-                address: address.into(), station: Mac([2, a, b, c, d, e]),
+            let station = |(other, [a, b, c, d, e]): (u32, [u8; 5])| Neighbour {
+                address: (address ^ other).into(), station: Mac([2, a, b, c, d, e]),
             };
             DpdkConfig {
                 device,

@@ -55,6 +55,16 @@ pub(super) fn step(host: &str, options: &NetworkOptions, datagram: &DatagramConf
     }
 }
 
+/// The other host's datagrams go by a device of DPDK, which no socket of this one is known to reach.
+pub(super) fn at_device(address: &str) -> Step {
+    let found = format!("not tried: that engine's datagrams go over DPDK, as {address}");
+    let advice = format!(
+        "to use `datagram` give the engine here a device or an interface in the network of {address}, and try it: `penstock perf HOST --transport \
+         datagram --config FILE`"
+    );
+    not(Status::Unknown, found, &advice)
+}
+
 fn not(status: Status, found: String, advice: &str) -> Step {
     let mends = vec![Mend::advice(By::You, advice)];
     Step { name: NAME, status, found, means: Some(MEANS.to_owned()), mends }

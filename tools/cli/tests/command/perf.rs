@@ -18,6 +18,16 @@ fn perf(folder: &Folder, arguments: &[&str]) -> crate::run::Ran {
 }
 
 #[test]
+fn a_device_is_not_given_to_both_engines_of_one_host() {
+    let folder = Folder::new();
+    let config = folder.write("device.yaml", "dpdk: { device: net_memif0, address: 10.0.9.1/24 }\n");
+    for arguments in [&["--config", &config][..], &["--config", &config, "--transport", "dpdk"]] {
+        let ran = perf(&folder, arguments);
+        assert!(ran.status == 2 && ran.err.contains("`dpdk.device` of the configuration is for one"), "{ran:?}");
+    }
+}
+
+#[test]
 fn a_workload_of_ones_own_is_measured_and_verified() {
     let folder = Folder::new();
     for arguments in [

@@ -1,5 +1,6 @@
 //! A device of DPDK: a card's port or a virtual one, with a queue pair for each worker.
 
+use std::ffi::CString;
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::FileTypeExt;
@@ -109,6 +110,19 @@ fn check_ring(device: &str, mtu: u16) -> Result<(), DpdkError> {
     }
 }
 
+/// An af_packet is of an interface that is there.
+fn check_interface(device: &str) -> Result<(), DpdkError> {
+    let named = device.split(',').find_map(|argument| argument.strip_prefix("iface="));
+    let is_there = |interface: &str| {
+        // SAFETY: it takes a C string and keeps nothing of it.
+        CString::new(interface).is_ok_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
+    };
+    match named.filter(|interface| device.starts_with("net_af_packet") && !is_there(interface)) {
+        Some(interface) => Err(DpdkError::Interface { device: device.to_owned(), interface: interface.to_owned() }),
+        None => Ok(()),
+    }
+}
+
 impl Device {
     /// Starts DPDK if this process has not, and opens the device with so many queue pairs.
     pub(super) fn open(options: &DpdkOptions) -> Result<Arc<Self>, DpdkError> {
@@ -116,6 +130,7 @@ impl Device {
             return Err(DpdkError::Narrow { device: options.device.clone(), mtu: options.mtu });
         }
         check_ring(&options.device, options.mtu)?;
+        check_interface(&options.device)?;
         let (eal, text) = (eal::start(options)?, with_pieces(options)?);
         remove_stale_socket(&options.device);
         eal.add(&text, options.queues, |port| Self::set_up(eal, port, options).map(Arc::new))
@@ -137,9 +152,6 @@ impl Device {
         if facts.driver() == "net_af_packet" && facts.queues_max > queues && queues == 1 {
             return Err(DpdkError::Idle { device: device(), wanted: queues, has: facts.queues_max });
         }
-        if queues > 1 && !is_within_host(&facts) {
-            return Err(DpdkError::Steering { device: device(), wanted: queues });
-        }
         if mtu > facts.mtu_max {
             return Err(DpdkError::Mtu { device: device(), wanted: mtu, most: facts.mtu_max });
         }
@@ -159,6 +171,14 @@ impl Device {
         }
         if answered < 0 {
             return Err(failed(answered));
+        }
+        if queues > 1 && !is_within_host(&facts) {
+            // SAFETY: the port is open, with so many queues.
+            let answered = unsafe { eal.shim.penstock_dpdk_steer(port, options.port, queues) };
+            if answered < 0 {
+                let words = eal.shim.words(answered);
+                return Err(DpdkError::Steering { device: device(), wanted: queues, words });
+            }
         }
         // SAFETY: the port is open.
         let lends = unsafe { eal.shim.penstock_dpdk_lends(port) } > 0;
@@ -242,6 +262,15 @@ mod tests {
             assert!(!is_fine(&format!("net_af_packet0,iface=a,framesz={framesz},blocksz=4096"), 1500), "{framesz}");
         }
         assert!(is_fine("net_af_packet0,iface=a,framesz=1580", 1500));
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_named() {
+        let words = |device: &str| check_interface(device).err().map(|error| error.to_string());
+        assert_eq!(words("net_af_packet0,iface=lo"), None);
+        assert_eq!(words("net_memif0,iface=nowhere7"), None, "it is none of this driver's");
+        let said = words("net_af_packet0,iface=nowhere7,framesz=2048").unwrap();
+        assert!(said.contains("`nowhere7`") && said.contains("ip link"), "{said}");
     }
 
     #[test]
