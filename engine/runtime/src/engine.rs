@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::config::{Config, PagesChoice};
+use penstock_core::config::{Config, PagesChoice, StagingChoice};
 use penstock_core::env::{Address, Listener, Reactor, TransportEnv};
 use penstock_core::{Cause, EngineName, Env, Epoch, Fault, Rights};
 use penstock_memory::{DeviceMemory, HostMemory, PoolSpec, Registry};
@@ -16,7 +16,7 @@ use penstock_ring::mpsc;
 use penstock_session::EngineDescriptor;
 use penstock_session::descriptor::ADDRESSES_MAX;
 use penstock_transport::host::EngineSegments;
-use penstock_transport::{Devices, Driver, PacketStatistics, Scope, Transport};
+use penstock_transport::{Devices, Driver, PacketStatistics, Scope, Staging, Transport};
 
 use crate::control::{Control, Wanted};
 use crate::engine_inner::{EngineInner, Inline};
@@ -114,6 +114,9 @@ impl<E: Env> Engine<E> {
         let (name_text, host) = (name.to_string(), env.host());
         let card =
             EngineDescriptor { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
+        let staging = (config.device.staging == StagingChoice::Auto).then(|| devices.clone()).flatten();
+        let staging =
+            staging.map(|devices| Arc::new(Staging::new(devices, Arc::clone(&segments), config.device.staging_bytes)));
         let drivers = drivers(&transports, devices.as_deref(), workers).map_err(system(DRIVER))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &segments, worker)).unzip();
         let process = env.process();
@@ -129,6 +132,7 @@ impl<E: Env> Engine<E> {
             registry,
             segments,
             transports,
+            staging,
             reports,
             ports,
             waker,

@@ -60,6 +60,7 @@ type Regions = (Arc<Region>, Arc<RemoteEntry>);
 pub(crate) struct Sides {
     pub(crate) local: Memory,
     pub(crate) local_key: RegionKey,
+    pub(crate) remote_key: RegionKey,
     pub(crate) remote: RemoteMemory,
     pair: Pair,
 }
@@ -79,7 +80,7 @@ impl Sides {
         let refused = |source| RegionError::Import { label: entry.news.label.clone(), source };
         let remote = remote.map_err(refused)?;
         let pair = peer.registrar.pair(&peer.caps, &local, &remote).map_err(refused)?;
-        Ok(Self { local, local_key: section.local(), remote, pair })
+        Ok(Self { local, local_key: section.local(), remote_key: section.remote(), remote, pair })
     }
 }
 
@@ -104,6 +105,7 @@ impl PlanInner {
             direction: self.shape.direction(),
             local: &sides.local,
             local_region: sides.local_key,
+            remote_region: sides.remote_key,
             remote: &sides.remote,
             spans: &self.flat,
             hint: self.hint,

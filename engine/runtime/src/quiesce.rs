@@ -561,7 +561,7 @@ impl<E: Env> EngineInner<E> {
         let mut busy = Vec::new();
         // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
         for peer_index in 0..self.shared.peers.places() {
-            ours.owner_state.view().observe(peer_index, &mut busy);
+            ours.owner_state.view().observe_own(peer_index, &mut busy);
         }
         let mut witnesses: Vec<QuiesceCondition> =
             busy.drain(..).map(|busy| QuiesceCondition::Worker { ours: Arc::clone(ours), busy }).collect();
@@ -580,7 +580,7 @@ impl<E: Env> Shared<E> {
     /// Who may be copying between this engine's memory and this peer's at this moment.
     pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<QuiesceCondition> {
         let mut busy = Vec::new();
-        self.segments.owner_state.view().observe(peer.peer_index, &mut busy);
+        self.segments.owner_state.view().observe_own(peer.peer_index, &mut busy);
         let ours = |busy| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), busy };
         let mut witnesses: Vec<QuiesceCondition> = busy.drain(..).map(ours).collect();
         peer.peer_view.observe(peer.index_at_peer, &mut busy);

@@ -16,7 +16,7 @@ use penstock_memory::{LivenessLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
 use penstock_session::{EngineDescriptor, PeerBook, PeerKey, Secret};
 use penstock_transport::host::{Bell, EngineSegments};
-use penstock_transport::{Lane, Scope, Transport};
+use penstock_transport::{Lane, Scope, Staging, Transport};
 
 use crate::control::Wanted;
 use crate::counter::CounterBook;
@@ -49,6 +49,8 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) registry: Arc<Registry>,
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
+    /// What moves device memory where a transport does not reach it.
+    pub(crate) staging: Option<Arc<Staging>>,
     /// Those of the configuration, with those that are not here.
     pub(crate) reports: Vec<TransportReport>,
     pub(crate) slots: Slab<Slot>,
@@ -382,6 +384,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) registry: Arc<Registry>,
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
+    pub(crate) staging: Option<Arc<Staging>>,
     pub(crate) reports: Vec<TransportReport>,
     pub(crate) ports: Vec<WorkerShared>,
     pub(crate) waker: Arc<dyn Waker>,
@@ -390,7 +393,7 @@ pub(crate) struct SharedParts<E: Env> {
 impl<E: Env> Shared<E> {
     pub(crate) fn new(parts: SharedParts<E>) -> Arc<Self> {
         let SharedParts { env, config, name, epoch, descriptor: card, bound, process, registry, segments, .. } = parts;
-        let SharedParts { transports, reports, ports, waker, .. } = parts;
+        let SharedParts { transports, staging, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
         let manager = TransferManagerShell::new(&config, std::array::from_fn(|_| env.random()));
         Arc::new(Self {
@@ -407,6 +410,7 @@ impl<E: Env> Shared<E> {
             registry,
             segments,
             transports,
+            staging,
             reports,
             slots: Slab::new(in_flight, |_| Slot::new()),
             inbox: Inbox::default(),

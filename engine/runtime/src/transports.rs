@@ -52,14 +52,16 @@ pub(crate) fn open(
     registry: &Arc<Registry>,
     mut own: Vec<Arc<dyn Transport>>,
 ) -> Result<Opened, StartError> {
-    let mut opened = Opened { transports: Vec::new(), reports: Vec::new(), devices: None };
+    // An engine that has nothing but transports of the caller's own has the caller's devices.
+    let is_own = |name: &TransportName| own.iter().any(|own| own.name() == name.as_str());
+    let devices = if config.transports.allow.iter().all(is_own) { None } else { devices(env, segments)? };
+    let mut opened = Opened { transports: Vec::new(), reports: Vec::new(), devices };
     for &name in &config.transports.allow {
         let mut report = TransportReport { name: name.as_str(), missing: None, details: Vec::new() };
         let its = own.iter().position(|own| own.name() == report.name).map(|place| own.remove(place));
         let one = match its {
             Some(own) => Ok((own, Vec::new())),
             None if name == TransportName::Local => {
-                opened.devices = devices(env, segments)?;
                 let local = LocalTransport::new(Arc::clone(segments), opened.devices.clone());
                 Ok((Arc::new(local) as Arc<dyn Transport>, Vec::new()))
             }

@@ -30,6 +30,8 @@ pub struct Batch<'a> {
     pub local: &'a Memory,
     /// Id and generation of the local region: a lane that copies into it later looks up by them whether it was withdrawn.
     pub local_region: RegionKey,
+    /// The same of the remote region.
+    pub remote_region: RegionKey,
     /// The remote region's memory, as this process reaches it.
     pub remote: &'a RemoteMemory,
     /// What to move, as offsets into both.

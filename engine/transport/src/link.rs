@@ -81,6 +81,9 @@ pub struct Exported {
     pub extra_fds: Fds,
 }
 
+/// Why bytes do not go between a device's memory and a peer's.
+const NO_DEVICE_MEMORY: &str = "this transport reaches no device memory; `shm`, `tcp` and `datagram` move it through host memory, unless `device.staging` is `off`";
+
 /// The access blob of a device's memory, told to peers whose transport does not reach any ([`Registrar::reaches_devices`]).
 pub const UNREACHED_DEVICE: &[u8] = b"memory of a device";
 
@@ -171,7 +174,7 @@ pub trait Registrar: Send + Sync {
 
     /// How bytes go between memory here and a region that was imported; asked once for each pair when a plan is built.
     fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
-        let no_path = || ImportError::NoPath("this transport reaches no device memory".to_owned());
+        let no_path = || ImportError::NoPath(NO_DEVICE_MEMORY.to_owned());
         Pair::of_host(caps, local, remote).ok_or_else(no_path)
     }
 

@@ -168,6 +168,18 @@ impl PeerView {
         }
     }
 
+    /// Checks that nothing that the peer withdrew after revision `since` overlaps these extents, (offset, length), of a region of it, as far as it is
+    /// known here. The error says what kind did, or that the log no longer reaches back far enough.
+    pub fn check_withdrawals(
+        &self,
+        since: u64,
+        key: RegionKey,
+        extents: impl Iterator<Item = (u64, u64)> + Clone,
+    ) -> Result<(), WithdrawalConflict> {
+        let is_untouched = || self.not_withdrawn_since(key.region.0, since);
+        check_against(self.withdrawals_since(since), is_untouched, key, extents)
+    }
+
     /// The revision of the peer's last deregistration of a whole region, or renewal of a part of one, as far as it is
     /// known here.
     pub fn last_region_change(&self) -> u64 {

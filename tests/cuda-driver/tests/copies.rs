@@ -5,11 +5,11 @@
 mod card;
 mod counted;
 mod engines;
+mod staged;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use penstock::config::TransportName;
 use penstock::device::CudaError;
 use penstock::memory::DeviceId;
 use penstock::{Cause, NoteId, Plan, PlanError, PoolSpec, RegionError, Rights, Span, Stage, Submit};
@@ -446,28 +446,26 @@ fn stand_in_an_inline_engine_moves_device_memory_and_is_woken() {
     }
 }
 
-#[test]
-fn stand_in_memory_of_a_device_is_refused_with_words_where_a_transport_does_not_reach_it() {
-    if !on_stand_in("stand_in_memory_of_a_device_is_refused_with_words_where_a_transport_does_not_reach_it", "") {
-        return;
-    }
-    for transport in [TransportName::Shm, TransportName::Tcp, TransportName::Datagram] {
-        let pair = Pair::over(transport);
-        let (here, there) = (Buffer::new(MIB), Buffer::new(MIB));
-        let (device, host) =
-            (here.register(&pair.near, "device"), pair.near.pool(PoolSpec::host(MIB).label("h")).unwrap());
-        there.register(&pair.far, "device");
-        pair.far.pool(PoolSpec::host(MIB).label("host")).unwrap();
-        let region = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
-        assert_eq!(region("device").access_path(), "none", "{transport}");
-        let spans = [Span { local: 0, remote: 0, len: 4096 }];
-        let refused = Plan::write(&host, &region("device")).extents(&spans).build().err().unwrap();
-        assert!(refused.to_string().contains("it is memory of a device"), "{transport}: {refused}");
-        let refused = Plan::read(&device, &region("host")).extents(&spans).build().err().unwrap();
-        assert!(refused.to_string().contains("this transport reaches no device memory"), "{transport}: {refused}");
-        let plan = Plan::write(&host, &region("host")).extents(&spans).build().unwrap();
-        assert_eq!(pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
-    }
+/// Tests of device memory here and host memory there.
+macro_rules! staged {
+    ($($name:ident: $body:ident, $plan:literal;)+) => {
+        $(#[test]
+        fn $name() {
+            if on_stand_in(stringify!($name), $plan) {
+                staged::$body();
+            }
+        })+
+    };
+}
+
+staged! {
+    stand_in_memory_is_staged_in_both_directions: both_directions, "seed=21";
+    stand_in_memory_is_withheld_while_a_device_has_what_was_given_up: given_up, "seed=22";
+    stand_in_nothing_staged_lands_in_memory_that_the_peer_took_back: withdrawn_there, "seed=23";
+    stand_in_a_session_ends_under_what_is_staged: session_ends, "seed=24";
+    stand_in_a_lost_card_ends_what_is_staged_by_it: lost, "seed=25";
+    stand_in_what_is_staged_costs_no_allocation: without_allocations, "seed=26";
+    stand_in_what_is_not_staged_is_refused_with_words: refusals, "seed=27";
 }
 
 #[test]

@@ -86,11 +86,12 @@ fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Memory, &Remote
                 break;
             }
             let (direction, expected) = (shape.direction(), Revisions::default());
-            let (local_key, spans) = (shape.sections()[unit.section()].local(), &spans[..count]);
+            let (section, spans) = (&shape.sections()[unit.section()], &spans[..count]);
             let batch = Batch {
                 direction,
                 local,
-                local_region: local_key,
+                local_region: section.local(),
+                remote_region: section.remote(),
                 remote,
                 spans,
                 hint,

@@ -296,6 +296,7 @@ impl Side {
             direction,
             local: region.memory(),
             local_region: self.key(),
+            remote_region: self.key(),
             remote: &remote,
             spans: &[span],
             hint: Hint::Cached,

@@ -40,7 +40,7 @@ pub use nearest::Suggestion;
 pub use read::CONFIG_BYTES_MAX;
 pub use reference::{default_yaml, reference_markdown};
 pub use sections::{
-    Config, ControlConfig, CreditsConfig, DatagramConfig, DpdkConfig, EngineConfig, HiddenText, LegMemory, LegsConfig,
-    MemoryConfig, PagesChoice, ProcessVmChoice, Progress, SessionConfig, TcpIo, TransfersConfig, TransportName,
-    TransportsConfig, VerbsConnect, WorkersConfig,
+    Config, ControlConfig, CreditsConfig, DatagramConfig, DeviceConfig, DpdkConfig, EngineConfig, HiddenText,
+    LegMemory, LegsConfig, MemoryConfig, PagesChoice, ProcessVmChoice, Progress, SessionConfig, StagingChoice, TcpIo,
+    TransfersConfig, TransportName, TransportsConfig, VerbsConnect, WorkersConfig,
 };

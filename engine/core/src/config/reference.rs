@@ -13,6 +13,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("transports", "The ways bytes may take."),
     ("datagram", "What carries the packets of the transport `datagram`."),
     ("dpdk", "The device that carries them, where no sockets do. It needs the library that `make dpdk` builds."),
+    ("device", "How memory of GPUs is moved."),
     ("memory", "How pools get their memory."),
     ("session", "How long conversations with peers may take."),
     ("control", "How much is kept of transfers by name, and how long."),

@@ -28,6 +28,8 @@ pub struct Config {
     pub datagram: DatagramConfig,
     /// The device that carries them, where no sockets do.
     pub dpdk: DpdkConfig,
+    /// How memory of GPUs is moved.
+    pub device: DeviceConfig,
     /// How pools get their memory.
     pub memory: MemoryConfig,
     /// How long conversations with peers may take.
@@ -128,6 +130,27 @@ pub struct DatagramConfig {
     pub receive_bytes: usize,
     /// The same for the send buffer.
     pub send_bytes: usize,
+}
+
+/// How memory of GPUs is moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// Whether bytes go through host memory where a transport does not reach a device's.
+    pub staging: StagingChoice,
+    /// Host memory for that, for each worker and direction.
+    pub staging_bytes: u64,
+}
+
+/// Whether device memory is staged in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StagingChoice {
+    /// Where nothing reaches it directly.
+    #[default]
+    Auto,
+    /// Such plans are refused.
+    Off,
 }
 
 /// The device that carries the packets of the transport `datagram`, where no sockets do.
@@ -362,6 +385,12 @@ impl Default for TransportsConfig {
 impl Default for DatagramConfig {
     fn default() -> Self {
         Self { port: 0, frame_bytes: 65_507, receive_bytes: 0, send_bytes: 0 }
+    }
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self { staging: StagingChoice::default(), staging_bytes: 16 << 20 }
     }
 }
 

@@ -568,6 +568,15 @@ mod properties {
     }
 
     prop_compose! {
+        fn device()(
+            staging in prop::sample::select(vec![StagingChoice::Auto, StagingChoice::Off]),
+            staging_bytes in 65_536u64..=1 << 30,
+        ) -> DeviceConfig {
+            DeviceConfig { staging, staging_bytes }
+        }
+    }
+
+    prop_compose! {
         fn legs()(
             (default_tokens, quantile_percent) in (1u64..=1 << 40, 0u8..=100),
             memory in prop::sample::select(vec![LegMemory::Wait, LegMemory::Shrink, LegMemory::Fail]),
@@ -597,7 +606,7 @@ mod properties {
             (listen, advertise) in (addresses(), addresses()),
             (secret_file, directory_file) in (prop::option::of("/[^\0\u{fffd}]{0,40}"), prop::option::of("/[a-z]{0,9}")),
             (heartbeat_ms, accepts_per_second) in (50u64..=86_400_000, 1u64..=1_000_000),
-            (dpdk, control, legs) in (dpdk(), control(), legs()),
+            (dpdk, device, control, legs) in (dpdk(), device(), control(), legs()),
         ) -> Config {
             Config {
                 engine: EngineConfig { name, directory: directory.map(PathBuf::from) },
@@ -615,6 +624,7 @@ mod properties {
                 },
                 datagram: DatagramConfig { port, frame_bytes, receive_bytes, send_bytes },
                 dpdk,
+                device,
                 memory: MemoryConfig { pages },
                 session: SessionConfig {
                     connect_timeout_ms: session.0,

@@ -378,6 +378,12 @@ impl<E: Env> Control<E> {
         let Phase::Greeting(greeter) = phase else { return };
         let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
         let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
+        let peer_index = greeter.peer_index.expect("a place is reserved before an offer is made");
+        // A transport that reaches devices has no need of it.
+        let link = match &self.shared.staging {
+            Some(staging) if !link.registrar.reaches_devices() => staging.over(link, peer_index),
+            _ => link,
+        };
         let call = greeter.call.take();
         let socket = match call.as_ref().map(|call| &call.way) {
             Some(ConnectTarget::Socket(path)) => path.clone(),
@@ -388,7 +394,7 @@ impl<E: Env> Control<E> {
             name,
             socket,
             epoch: Epoch(theirs.epoch),
-            peer_index: greeter.peer_index.expect("a place is reserved before an offer is made"),
+            peer_index,
             index_at_peer: theirs.peer_index,
             transport: transport.name(),
             caps: transport.caps(),

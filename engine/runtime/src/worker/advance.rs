@@ -55,6 +55,7 @@ pub(crate) fn move_units(
                 direction: plan.shape.direction(),
                 local: &sides.local,
                 local_region: sides.local_key,
+                remote_region: sides.remote_key,
                 remote: &sides.remote,
                 spans: &spans[..filled],
                 hint: plan.hint,

@@ -71,8 +71,17 @@ fn last_offset(region: u32) -> usize {
     LAST_OFFSET + region as usize % WITHDRAWAL_BUCKETS * 8
 }
 
-fn hazard_offset(workers: usize, peer_index: u32, worker: usize) -> usize {
-    HAZARDS_OFFSET + (peer_index as usize * workers + worker) * LINE_BYTES
+fn hazard_offset(workers: usize, peer_index: u32, worker: usize, whose: HazardOf) -> usize {
+    HAZARDS_OFFSET + (peer_index as usize * workers + worker) * LINE_BYTES + whose as usize
+}
+
+/// The two hazards of a worker and a peer lie in one line, at these bytes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HazardOf {
+    /// The lane's.
+    Lane = 0,
+    /// Of devices that copy for it into and out of staging memory, which only the owner itself looks at.
+    Staging = 32,
 }
 
 /// This engine's own state.
@@ -110,7 +119,17 @@ impl OwnerState {
 
     /// The hazard that `worker` raises while it copies for `peer_index`. At most one `Hazard` may exist for the pair at a time.
     pub fn hazard(&self, peer_index: u32, worker: usize) -> Hazard {
-        let offset = hazard_offset(self.workers, peer_index, worker);
+        self.hazard_of(peer_index, worker, HazardOf::Lane)
+    }
+
+    /// The hazard that is raised while devices have this engine's memory for that lane, between it and staging memory. As for the other, at most
+    /// one may exist.
+    pub fn staging_hazard(&self, peer_index: u32, worker: usize) -> Hazard {
+        self.hazard_of(peer_index, worker, HazardOf::Staging)
+    }
+
+    fn hazard_of(&self, peer_index: u32, worker: usize, whose: HazardOf) -> Hazard {
+        let offset = hazard_offset(self.workers, peer_index, worker, whose);
         Hazard::mapped(&self.range, offset).expect("peer index and worker are bounded by their tables")
     }
 
@@ -196,6 +215,7 @@ pub struct OwnerStateView {
 pub struct BusyWorker {
     peer_index: u32,
     worker: usize,
+    whose: HazardOf,
     seen: Observation,
 }
 
@@ -250,21 +270,32 @@ impl OwnerStateView {
 
     /// The workers that are copying for `peer_index` at this moment, appended to `busy`.
     pub fn observe(&self, peer_index: u32, busy: &mut Vec<BusyWorker>) {
+        self.observe_each(peer_index, &[HazardOf::Lane], busy);
+    }
+
+    /// The same of this engine itself, with what devices copy for them between its own memories.
+    pub fn observe_own(&self, peer_index: u32, busy: &mut Vec<BusyWorker>) {
+        self.observe_each(peer_index, &[HazardOf::Lane, HazardOf::Staging], busy);
+    }
+
+    fn observe_each(&self, peer_index: u32, hazards: &[HazardOf], busy: &mut Vec<BusyWorker>) {
         for worker in 0..self.workers {
-            let seen = self.hazard(peer_index, worker).observe();
-            if !matches!(seen, Observation::Quiet) {
-                busy.push(BusyWorker { peer_index, worker, seen });
+            for &whose in hazards {
+                let seen = self.hazard(peer_index, worker, whose).observe();
+                if !matches!(seen, Observation::Quiet) {
+                    busy.push(BusyWorker { peer_index, worker, whose, seen });
+                }
             }
         }
     }
 
     /// Whether a worker that was seen copying has finished what it was copying then.
     pub fn has_finished(&self, busy: &BusyWorker) -> bool {
-        self.hazard(busy.peer_index, busy.worker).has_moved_since(busy.seen)
+        self.hazard(busy.peer_index, busy.worker, busy.whose).has_moved_since(busy.seen)
     }
 
-    fn hazard(&self, peer_index: u32, worker: usize) -> HazardView {
-        let offset = hazard_offset(self.workers, peer_index, worker);
+    fn hazard(&self, peer_index: u32, worker: usize, whose: HazardOf) -> HazardView {
+        let offset = hazard_offset(self.workers, peer_index, worker, whose);
         HazardView::mapped(&self.range, offset).expect("the view's size was checked")
     }
 }

@@ -29,7 +29,7 @@ impl Pair {
     }
 
     /// Both have this transport only.
-    pub(crate) fn over(transport: TransportName) -> Self {
+    pub(crate) fn over(transport: TransportName, configured: impl Fn(Config) -> Config) -> Self {
         let folder = std::env::temp_dir().join(format!("penstock-copies-{}-{transport}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let secret = folder.join("secret");
@@ -41,7 +41,7 @@ impl Pair {
                 config.session.listen = vec!["127.0.0.1:0".to_owned()];
                 config.session.secret_file = Some(secret.clone());
             }
-            config
+            configured(config)
         };
         let (near, far) = (Engine::start(config("near")).unwrap(), Engine::start(config("far")).unwrap());
         let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();

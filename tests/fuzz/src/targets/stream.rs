@@ -284,6 +284,7 @@ impl Bench {
             direction,
             local: local.region.memory(),
             local_region: local.key(),
+            remote_region: local.key(),
             remote: &remote,
             spans: &[Span { local: offset, remote: offset, len }],
             hint: Hint::Cached,

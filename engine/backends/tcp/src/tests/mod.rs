@@ -83,6 +83,7 @@ impl Side {
             direction,
             local: local.memory(),
             local_region: key_of(local),
+            remote_region: key_of(local),
             remote: &remote,
             spans,
             hint: Hint::Cached,

@@ -232,6 +232,7 @@ impl Side {
             direction,
             local: &local.window.clone().into(),
             local_region: local.key,
+            remote_region: local.key,
             remote: &RemoteMemory::Rdma(Arc::clone(&keyed)),
             spans,
             hint: Hint::Cached,

@@ -190,6 +190,7 @@ fn a_session_over_real_cards_writes_reads_and_tells() {
             direction,
             local: source.memory(),
             local_region: key_of(&source),
+            remote_region: key_of(&source),
             remote: &remote,
             spans,
             hint: Hint::Cached,

@@ -306,6 +306,25 @@ pub const KEYS: &[KeyDoc] = &[
         less_costs: "Nothing.",
     },
     KeyDoc {
+        key: "device.staging",
+        default: "auto",
+        unit: "",
+        range: Range::OneOf(&["auto", "off"]),
+        what: "How memory of a GPU meets memory of a peer that the transport does not let the GPU reach. `auto`: through pinned host memory of \
+               each worker. `off`: such plans are refused, with words.",
+        more_costs: "Each byte is copied once more, and pinned memory is taken when the first such plan is built.",
+        less_costs: "GPU memory moves only within a process.",
+    },
+    KeyDoc {
+        key: "device.staging_bytes",
+        default: "16777216",
+        unit: "B",
+        range: Range::Number { min: 65_536, max: 1 << 30 },
+        what: "Pinned host memory through which each worker moves memory of GPUs, for each direction.",
+        more_costs: "Memory that the kernel cannot take back.",
+        less_costs: "Less is under way at once, so that a fast network or GPU waits for the other.",
+    },
+    KeyDoc {
         key: "memory.pages",
         default: "auto",
         unit: "",

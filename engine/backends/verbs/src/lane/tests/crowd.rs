@@ -88,6 +88,7 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
                 direction: WRITE,
                 local: from.memory(),
                 local_region: key_of(&from),
+                remote_region: key_of(&from),
                 remote: &there,
                 spans: &spans,
                 hint: Hint::Cached,

@@ -118,6 +118,7 @@ impl Two {
             direction,
             local: local.memory(),
             local_region: key(local),
+            remote_region: key(local),
             remote: &memory,
             spans,
             hint: Hint::Cached,

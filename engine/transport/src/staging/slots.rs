@@ -1,0 +1,111 @@
+//! One worker's memory between devices and what carries its sessions, in slots of one post each.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use penstock_core::limits::UNIT_BYTES;
+use penstock_memory::{Memory, MemoryError, Segment};
+use penstock_ring::ReadyBits;
+
+use crate::remote::RemoteMemory;
+
+/// What one post carries at most.
+pub(super) const SLOT_BYTES: u64 = UNIT_BYTES;
+
+/// The slots of one worker for one direction.
+pub(super) struct Slots {
+    /// All of them, as each side of a copy names it.
+    pub(super) memory: Memory,
+    pub(super) mapped: RemoteMemory,
+    state: Mutex<State>,
+    /// The worker's, by which lanes are marked.
+    ready: ReadyBits,
+    _segment: Segment,
+}
+
+struct State {
+    free: Vec<u32>,
+    /// Lanes that have found none, by the indices of their peers.
+    without: Vec<u32>,
+}
+
+impl Slots {
+    /// As many as these bytes hold, at least one.
+    pub(super) fn new(bytes: u64, ready: ReadyBits) -> Result<Self, MemoryError> {
+        let count = (bytes / SLOT_BYTES).max(1);
+        let segment = Segment::create("penstock-staging", count * SLOT_BYTES)?;
+        let window = segment.window();
+        let state = State { free: (0..count as u32).collect(), without: Vec::with_capacity(8) };
+        Ok(Self {
+            memory: window.clone().into(),
+            mapped: window.clone().into(),
+            state: Mutex::new(state),
+            ready,
+            _segment: segment,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot; none: the lane of this peer is marked ready when there is one.
+    pub(super) fn take(self: &Arc<Self>, peer_index: u32) -> Option<Slot> {
+        let mut state = self.lock();
+        let place = state.free.pop();
+        if place.is_none() && !state.without.contains(&peer_index) {
+            state.without.push(peer_index);
+        }
+        Some(Slot { slots: Arc::clone(self), place: place? })
+    }
+}
+
+/// A slot that somebody has. It is given back when this is dropped: nothing may touch it any more then.
+pub(super) struct Slot {
+    pub(super) slots: Arc<Slots>,
+    place: u32,
+}
+
+impl Slot {
+    /// Where it begins among all.
+    pub(super) fn offset(&self) -> u64 {
+        u64::from(self.place) * SLOT_BYTES
+    }
+
+    /// A device that has failed may write to it for as long as it likes: nobody gets it again.
+    pub(super) fn abandon(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut state = self.slots.lock();
+        state.free.push(self.place);
+        state.without.drain(..).for_each(|peer_index| self.slots.ready.mark(peer_index as usize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_found_none_is_marked_when_there_is_one() {
+        let ready = ReadyBits::heap();
+        let slots = Arc::new(Slots::new(2 * SLOT_BYTES, ready.clone()).unwrap());
+        let (one, two) = (slots.take(3).unwrap(), slots.take(3).unwrap());
+        assert_ne!(one.offset(), two.offset());
+        assert!(slots.take(5).is_none() && slots.take(5).is_none() && slots.take(7).is_none());
+        assert!(ready.is_empty_below(64));
+        let offset = one.offset();
+        drop(one);
+        let mut marked = Vec::new();
+        ready.take(|peer_index| marked.push(peer_index));
+        assert_eq!(marked, [5, 7]);
+        assert_eq!(slots.take(5).unwrap().offset(), offset);
+        two.abandon();
+        let again = slots.take(5).unwrap();
+        assert_eq!(again.offset(), offset);
+        assert!(slots.take(5).is_none(), "the other one is nobody's");
+    }
+}

@@ -1,0 +1,251 @@
+//! Device memory here and host memory there, over transports that move host memory.
+
+use std::time::{Duration, Instant};
+
+use penstock::config::{StagingChoice, TransportName};
+use penstock::{Cause, Config, LocalRegion, NoteId, Plan, Pool, PoolSpec, RemoteRegion, Span, Submit, SystemEnv};
+
+use crate::MIB;
+use crate::card::{self, Buffer, Card};
+use crate::counted;
+use crate::engines::{PATIENCE, Pair, pattern};
+
+pub(crate) const OVER: [TransportName; 3] = [TransportName::Shm, TransportName::Tcp, TransportName::Datagram];
+
+/// Two engines over a transport, a device's memory at one and a pool at the other.
+struct Stage {
+    pair: Pair,
+    buffer: Buffer,
+    device: LocalRegion<SystemEnv>,
+    far: Pool<SystemEnv>,
+    region: RemoteRegion<SystemEnv>,
+    bytes: u64,
+}
+
+impl Stage {
+    fn new(transport: TransportName, bytes: u64, configured: impl Fn(Config) -> Config) -> Self {
+        let pair = Pair::over(transport, configured);
+        let buffer = Buffer::new(bytes);
+        let device = buffer.register(&pair.near, "device");
+        let far = pair.far.pool(PoolSpec::host(bytes).block(4096).label("host")).unwrap();
+        let region = pair.peer.wait_region("host", PATIENCE).unwrap();
+        Self { pair, buffer, device, far, region, bytes }
+    }
+
+    fn seen_there(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes as usize];
+        self.far.window().read_into(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn put_there(&self, seed: u64) {
+        self.far.window().write_from(0, &pattern(self.bytes, seed)).unwrap();
+    }
+
+    fn whole(&self, is_write: bool) -> Plan {
+        let plan =
+            if is_write { Plan::write(&self.device, &self.region) } else { Plan::read(&self.device, &self.region) };
+        plan.extents(&[Span { local: 0, remote: 0, len: self.bytes }]).build().unwrap()
+    }
+}
+
+fn few_slots(mut config: Config) -> Config {
+    config.device.staging_bytes = 128 << 10;
+    config
+}
+
+/// Scattered and odd spans in both directions, with many slots and with two, a counter that says that all is there, and host memory beside them.
+pub(crate) fn both_directions() {
+    let spans: Vec<Span> =
+        (0..700).map(|at| Span { local: at * 6000 + 7, remote: (699 - at) * 6000 + 13, len: 1 + at * 8 }).collect();
+    let moved_bytes: u64 = spans.iter().map(|span| span.len).sum();
+    for (transport, configured) in OVER
+        .into_iter()
+        .flat_map(|transport| [(transport, few_slots as fn(Config) -> Config), (transport, |config| config)])
+    {
+        let stage = Stage::new(transport, 8 * MIB, configured);
+        let counter = stage.far.counter("arrived").unwrap();
+        let arrived = stage.pair.peer.wait_counter("arrived", PATIENCE).unwrap();
+        let near = stage.pair.near.pool(PoolSpec::host(MIB).label("near")).unwrap();
+        let beside = stage.pair.far.pool(PoolSpec::host(MIB).label("beside")).unwrap();
+        near.window().write_from(0, &pattern(MIB, 77)).unwrap();
+        let host = Plan::write(&near, &stage.pair.peer.wait_region("beside", PATIENCE).unwrap());
+        let host = host.extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+        stage.buffer.write(&pattern(8 * MIB, 1));
+        stage.put_there(2);
+        let (mut here, mut there) = (pattern(8 * MIB, 1), pattern(8 * MIB, 2));
+        for (round, is_write) in [true, false, true].into_iter().enumerate() {
+            let plan = if is_write {
+                Plan::write(&stage.device, &stage.region)
+            } else {
+                // Elsewhere than where it came from.
+                stage.put_there(3);
+                there = pattern(8 * MIB, 3);
+                Plan::read(&stage.device, &stage.region)
+            };
+            let plan = plan.extents(&spans).build().unwrap();
+            let submit = Submit::new().within(PATIENCE).count(arrived).notify(NoteId(round as u128), b"k");
+            let transfer = stage.pair.peer.submit(&plan, submit).unwrap();
+            let other = stage.pair.peer.submit(&host, Submit::new().within(PATIENCE)).unwrap();
+            assert!(counter.wait(round as u64 + 1, PATIENCE), "{transport}");
+            for span in &spans {
+                let (near, far) = (span.local as usize, span.remote as usize);
+                let (near, far) = (near..near + span.len as usize, far..far + span.len as usize);
+                match is_write {
+                    true => there[far].copy_from_slice(&here[near]),
+                    false => here[near].copy_from_slice(&there[far]),
+                }
+            }
+            assert!(stage.seen_there() == there, "{transport}, write: {is_write}: the far side when it was told");
+            assert_eq!(transfer.wait().unwrap().bytes, moved_bytes);
+            assert!(stage.buffer.read() == here, "{transport}, write: {is_write}: the near side");
+            assert_eq!(other.wait().unwrap().bytes, MIB);
+        }
+        let mut seen = vec![0; MIB as usize];
+        beside.window().read_into(0, &mut seen).unwrap();
+        assert!(seen == pattern(MIB, 77));
+    }
+    assert_eq!(card::forbidden(), "", "nothing of this waits for the device, or uses what is its caller's");
+}
+
+/// A transfer that is given up while the device has it: memory here is withheld until the device is done, and nothing lands at the peer.
+pub(crate) fn given_up() {
+    for transport in OVER {
+        for is_write in [true, false] {
+            let stage = Stage::new(transport, MIB, |config| config);
+            let card = Card::of_this_process();
+            stage.buffer.write(&pattern(MIB, 5));
+            stage.put_there(6);
+            let plan = stage.whole(is_write);
+            stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+            stage.put_there(7);
+            card.hold();
+            let transfer = stage.pair.peer.submit(&plan, Submit::new().within(Duration::from_millis(80))).unwrap();
+            assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
+            let held = stage.device.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
+            assert!(!held.is_quiesced(), "{transport}, write: {is_write}: the device has it");
+            let back = stage.far.revoke(&[(0, MIB)], PATIENCE).unwrap();
+            assert!(back.is_quiesced(), "{transport}, write: {is_write}: nothing of it is at the peer");
+            let before = stage.seen_there();
+            card.go_on();
+            let end = Instant::now() + PATIENCE;
+            while !stage.pair.near.quarantined().is_empty() {
+                assert!(Instant::now() < end, "{transport}, write: {is_write}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(stage.seen_there() == before && before == pattern(MIB, 7), "{transport}: bytes have landed");
+        }
+    }
+}
+
+/// The peer takes its memory back while a device copies what is to go there.
+pub(crate) fn withdrawn_there() {
+    for transport in OVER {
+        let stage = Stage::new(transport, MIB, |config| config);
+        let card = Card::of_this_process();
+        stage.put_there(8);
+        stage.buffer.write(&pattern(MIB, 9));
+        let half = |from| {
+            let plan = Plan::write(&stage.device, &stage.region);
+            plan.extents(&[Span { local: from, remote: from, len: MIB / 2 }]).build().unwrap()
+        };
+        let (gone, kept) = (half(0), half(MIB / 2));
+        card.hold();
+        let submit = |plan| stage.pair.peer.submit(plan, Submit::new().within(PATIENCE)).unwrap();
+        let transfers = (submit(&gone), submit(&kept));
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(stage.far.revoke(&[(0, 4096)], PATIENCE).unwrap().is_quiesced(), "{transport}");
+        card.go_on();
+        assert_eq!(transfers.0.wait().unwrap_err().cause, Cause::RevokedByPeer, "{transport}");
+        assert_eq!(transfers.1.wait().unwrap().bytes, MIB / 2, "{transport}");
+        let seen = stage.seen_there();
+        assert!(seen[..4096] == pattern(MIB, 8)[..4096], "{transport}: bytes landed in memory that was taken back");
+        assert!(seen[MIB as usize / 2..] == pattern(MIB, 9)[MIB as usize / 2..], "{transport}");
+    }
+}
+
+/// The session ends while a device has a part of it: memory here is free when the device is done.
+pub(crate) fn session_ends() {
+    for transport in OVER {
+        for is_write in [true, false] {
+            let stage = Stage::new(transport, MIB, |config| config);
+            let card = Card::of_this_process();
+            let plan = stage.whole(is_write);
+            stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+            card.hold();
+            let transfer = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(stage.pair.far.close(PATIENCE).is_empty(), "{transport}, write: {is_write}");
+            assert!(transfer.wait().is_err());
+            let held = stage.device.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
+            assert!(!held.is_quiesced(), "{transport}, write: {is_write}: the device has it");
+            card.go_on();
+            let end = Instant::now() + PATIENCE;
+            while !stage.pair.near.quarantined().is_empty() {
+                assert!(Instant::now() < end, "{transport}, write: {is_write}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(stage.pair.near.close(PATIENCE).is_empty());
+        }
+    }
+}
+
+/// A card that is lost ends what it had, and nothing else.
+pub(crate) fn lost() {
+    let stage = Stage::new(TransportName::Tcp, MIB, |config| config);
+    let near = stage.pair.near.pool(PoolSpec::host(MIB).label("near")).unwrap();
+    let host = Plan::write(&near, &stage.region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+    let plan = stage.whole(true);
+    stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+    let card = Card::of_this_process();
+    card.hold();
+    let transfer = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+    card.lose();
+    assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeviceFailed);
+    assert_eq!(stage.pair.peer.submit(&host, Submit::new()).unwrap().wait().unwrap().bytes, MIB);
+    let again = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+    assert_eq!(again.wait().unwrap_err().cause, Cause::DeviceFailed);
+    // Nothing of a lost card can be given back.
+    std::mem::forget(stage.buffer);
+}
+
+/// What is submitted again and again finds all it needs. Between hosts the engines ask now and then whether the other one is there, which allocates.
+pub(crate) fn without_allocations() {
+    let stage = Stage::new(TransportName::Shm, 2 * MIB, |config| config);
+    let crossed: Vec<Span> =
+        (0..256).map(|at| Span { local: at * 8192, remote: (255 - at) * 8192, len: 4096 }).collect();
+    let plans = [
+        Plan::write(&stage.device, &stage.region).extents(&crossed).build().unwrap(),
+        Plan::read(&stage.device, &stage.region).extents(&crossed).build().unwrap(),
+    ];
+    let round = || {
+        let transfers = plans.each_ref().map(|plan| stage.pair.peer.submit(plan, Submit::new()).unwrap());
+        transfers.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
+    };
+    (0..500).for_each(|_| round());
+    let counted = counted::allocations(|| (0..100).for_each(|_| round()));
+    assert_eq!(counted, 0);
+}
+
+/// What is not staged is refused when its plan is built, and leaves the session as it is.
+pub(crate) fn refusals() {
+    for transport in OVER {
+        let off = |mut config: Config| {
+            config.device.staging = StagingChoice::Off;
+            config
+        };
+        let stage = Stage::new(transport, MIB, off);
+        let there = Buffer::new(MIB);
+        let _there = there.register(&stage.pair.far, "device there");
+        let host = stage.pair.near.pool(PoolSpec::host(MIB).label("h")).unwrap();
+        let far_device = stage.pair.peer.wait_region("device there", PATIENCE).unwrap();
+        assert_eq!(far_device.access_path(), "none", "{transport}");
+        let spans = [Span { local: 0, remote: 0, len: 4096 }];
+        let refused = Plan::write(&host, &far_device).extents(&spans).build().err().unwrap();
+        assert!(refused.to_string().contains("it is memory of a device"), "{transport}: {refused}");
+        let refused = Plan::read(&stage.device, &stage.region).extents(&spans).build().err().unwrap();
+        assert!(refused.to_string().contains("unless `device.staging` is `off`"), "{transport}: {refused}");
+        let plan = Plan::write(&host, &stage.region).extents(&spans).build().unwrap();
+        assert_eq!(stage.pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
+    }
+}
