@@ -107,13 +107,17 @@ impl fmt::Display for NotHere {
 impl Error for NotHere {}
 
 /// `cuGetProcAddress` as CUDA 12 has it: name, place, version, flags, what became of it.
-type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
+pub type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
 
 /// Where functions are looked for.
 struct Finder {
     get: GetProcAddress,
-    _library: Shared,
+    /// None: the functions are in the program itself.
+    _library: Option<Shared>,
 }
+
+/// The driver of this process, once it was opened.
+static OPEN: OnceLock<Driver> = OnceLock::new();
 
 impl Finder {
     /// The function of this name in this version of its interface; null: there is none.
@@ -316,7 +320,6 @@ impl Driver {
     /// Opens the driver, once for the whole process. What is not here is looked for again at the next call. It is not started by
     /// that: `cuInit` is the caller's.
     pub fn open() -> Result<&'static Self, NotHere> {
-        static OPEN: OnceLock<Driver> = OnceLock::new();
         if let Some(open) = OPEN.get() {
             return Ok(open);
         }
@@ -342,12 +345,25 @@ impl Driver {
         };
         // SAFETY: a library that has this name is CUDA's driver, and the function has this type since CUDA 12.
         let get = unsafe { mem::transmute::<ptr::NonNull<c_void>, GetProcAddress>(get) };
-        let finder = Finder { get, _library: shared };
-        let version = version_of(&library, &finder)?;
+        Self::find_all(library, &Finder { get, _library: Some(shared) })
+    }
+
+    fn find_all(library: String, finder: &Finder) -> Result<Self, NotHere> {
+        let version = version_of(&library, finder)?;
         if version < OLDEST {
             return Err(NotHere::TooOld { library, has: version });
         }
-        Self::load(library, version, &finder)
+        Self::load(library, version, finder)
+    }
+
+    /// Uses functions of the program itself in place of a library's, in this whole process: for a simulation, which has its devices in itself.
+    /// Returns whether they are what [`Driver::open`] answers with; not, if a driver was opened before.
+    ///
+    /// # Safety
+    /// The function finds others as CUDA 12 does, and those do what the driver's manual says of their names.
+    pub unsafe fn provide(name: &str, get: GetProcAddress) -> Result<bool, NotHere> {
+        let found = Self::find_all(name.to_owned(), &Finder { get, _library: None })?;
+        Ok(OPEN.set(found).is_ok())
     }
 
     /// The release of CUDA that it is of.

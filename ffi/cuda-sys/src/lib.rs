@@ -13,5 +13,5 @@ pub mod driver;
 pub mod status;
 pub mod types;
 
-pub use driver::{Driver, Lacking, NotHere, PATH_VARIABLE, Version};
+pub use driver::{Driver, GetProcAddress, Lacking, NotHere, PATH_VARIABLE, Version};
 pub use status::Status;
