@@ -179,6 +179,28 @@ fn stand_in_blocks_of_a_device_stay_taken_under_copies() {
 }
 
 #[test]
+fn stand_in_blocks_of_a_transfer_that_nobody_waits_for_stay_taken_under_copies() {
+    if !on_stand_in("stand_in_blocks_of_a_transfer_that_nobody_waits_for_stay_taken_under_copies", "") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let device = Buffer::new(MIB).register(&pair.near, "other").device().unwrap();
+    let pool = pair.near.device_pool(PoolSpec::device(device, 2 * MIB).block(1 << 20).label("pool")).unwrap();
+    pair.far.pool(PoolSpec::host(2 * MIB).block(1 << 20).label("host")).unwrap();
+    let remote = pair.peer.wait_region("host", PATIENCE).unwrap();
+    let blocks = pool.take(1).unwrap();
+    let plan = Plan::read(&pool, &remote).blocks(&[(blocks.indices()[0], 1)]).keep(&blocks).build().unwrap();
+    let card = Card::of_this_process();
+    card.hold();
+    drop(pair.peer.submit(&plan, Submit::new().within(Duration::from_millis(20))).unwrap());
+    drop((blocks, plan));
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(pool.take(2).is_err(), "its time is over, and the device still writes the block");
+    card.go_on();
+    assert_eq!(pool.take_within(2, PATIENCE).unwrap().len(), 2);
+}
+
+#[test]
 fn stand_in_tells_of_arrival_when_the_bytes_are_there() {
     if !on_stand_in("stand_in_tells_of_arrival_when_the_bytes_are_there", "seed=3") {
         return;

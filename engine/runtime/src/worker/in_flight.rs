@@ -14,9 +14,10 @@ use penstock_core::{Cause, Env, Stage, Timestamp};
 use penstock_ring::Key;
 use penstock_transport::{CancelledOp, Failure};
 
-use super::command::{Active, CancelLevel, NotifyState};
+use super::command::{Active, CancelLevel, Command, NotifyState};
 use super::{LeavingLane, Worker, lane_entry};
 use crate::peer_state::PeerState;
+use crate::plan::Plan;
 use crate::slot::Slot;
 
 /// One accepted operation: a batch, a notification or a remote flush.
@@ -72,6 +73,8 @@ pub(crate) struct InFlightOps {
     free: Vec<u32>,
     /// Peer indices of the lanes whose doorbell is due: they have accepted what is not sent yet.
     doorbells_due: Vec<u32>,
+    /// Plans of transfers that ended before an operation that may still touch this engine's memory, with its completion id: they keep the blocks.
+    kept: Vec<(u64, Plan)>,
 }
 
 /// Operations in flight before the table has to grow: a few lanes' worth.
@@ -79,7 +82,8 @@ const ROOM: usize = 64;
 
 impl Default for InFlightOps {
     fn default() -> Self {
-        Self { entries: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM), doorbells_due: Vec::with_capacity(8) }
+        let (entries, free) = (Vec::with_capacity(ROOM), Vec::with_capacity(ROOM));
+        Self { entries, free, doorbells_due: Vec::with_capacity(8), kept: Vec::new() }
     }
 }
 
@@ -125,7 +129,27 @@ impl InFlightOps {
         slot.op = None;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(completion_id as u32);
+        if op.local_pending {
+            self.kept.retain(|(kept, _)| *kept != completion_id);
+        }
         Some(op)
+    }
+
+    /// What keeps the blocks that operations to this peer may still touch.
+    pub(super) fn take_kept(&mut self, peer_index: u32) -> Vec<Plan> {
+        let kept = std::mem::take(&mut self.kept);
+        let mut is_its = |id: u64| self.get_mut(id).is_some_and(|op| op.peer_index == peer_index);
+        let (its, others): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(id, _)| is_its(*id));
+        self.kept = others;
+        its.into_iter().map(|(_, plan)| plan).collect()
+    }
+
+    /// The transfer ends without this operation, which may still touch this engine's memory.
+    fn detach_pending(&mut self, completion_id: u64, plan: Option<&Plan>) {
+        if let Some(op) = self.get_mut(completion_id) {
+            (op.state, op.local_pending) = (OpState::Detached, true);
+            self.kept.extend(plan.map(|plan| (completion_id, plan.clone())));
+        }
     }
 
     /// The result of this notification no longer matters; its entry stays until the lane reports it.
@@ -291,8 +315,10 @@ impl<E: Env> Worker<E> {
             return;
         };
         let (OpState::Attached | OpState::Cancelled) = op.state else { return };
-        (op.state, op.local_pending) = (OpState::Detached, true);
         let op = *op;
+        let mut all = self.waiting.iter().chain(self.active.iter().flatten());
+        let its = all.find(|active| active.command.key == op.key);
+        self.in_flight.detach_pending(completion_id, its.and_then(|active| active.command.plan.as_ref()));
         let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
         slot.stop(Stage::Move, failure);
         slot.add_reference();
@@ -347,7 +373,7 @@ impl<E: Env> Worker<E> {
         let is_its = |op: &InFlight| op.key == key && !matches!(op.state, OpState::Detached | OpState::Ignored);
         while let Some(completion_id) = self.in_flight.next_where(last, is_its) {
             last = Some(completion_id);
-            let (freed, ended) = self.cancel_in_flight(completion_id, slot, &peer, level);
+            let (freed, ended) = self.cancel_in_flight(completion_id, slot, &active.command, level);
             has_freed |= freed;
             active.in_flight -= u32::from(ended.is_some());
             finishes |= ended.unwrap_or(false);
@@ -382,12 +408,12 @@ impl<E: Env> Worker<E> {
         &mut self,
         completion_id: u64,
         slot: &Slot,
-        peer: &Arc<PeerState>,
+        command: &Command,
         level: CancelLevel,
     ) -> (bool, Option<bool>) {
         let op = self.in_flight.get_mut(completion_id).expect("it was found just now");
         let answer = match op.state {
-            OpState::Attached => lane_entry(&mut self.lanes, peer)
+            OpState::Attached => lane_entry(&mut self.lanes, &command.peer)
                 .map_or(CancelledOp::Quiesced, |entry| entry.lane.cancel_op(completion_id)),
             OpState::Cancelled | OpState::Detached | OpState::Ignored => CancelledOp::RemotePending,
         };
@@ -403,7 +429,7 @@ impl<E: Env> Worker<E> {
             CancelledOp::LocalPending if level == CancelLevel::Immediate => {
                 // The transfer ends all the same; its memory is not quiesced before the lane reports the operation.
                 slot.add_reference();
-                (op.state, op.local_pending) = (OpState::Detached, true);
+                self.in_flight.detach_pending(completion_id, command.plan.as_ref());
                 (false, Some(slot.release_claim_keeping_local(units)))
             }
             CancelledOp::LocalPending => (false, None),
@@ -482,8 +508,8 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// The lane to this peer is gone, and does not touch this engine's memory any more.
-    pub(super) fn forget_ops(&mut self, peer_index: u32) {
+    /// The lane to this peer is gone; with whether it touches this engine's memory no more.
+    pub(super) fn forget_ops(&mut self, peer_index: u32, is_quiet: bool) {
         self.drop_flushes_to(peer_index);
         while let Some(completion_id) = self.in_flight.next_where(None, |op| op.peer_index == peer_index) {
             let op = self.in_flight.remove(completion_id).expect("it was found just now");
@@ -492,6 +518,7 @@ impl<E: Env> Worker<E> {
             }
             if op.state == OpState::Detached {
                 if op.local_pending
+                    && is_quiet
                     && let Some(slot) = self.shared.slots.get(op.key)
                 {
                     slot.end_local_pending();

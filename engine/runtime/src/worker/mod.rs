@@ -28,6 +28,7 @@ mod in_flight;
 mod notify;
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,9 @@ const TURNS_PER_DRIVE: u64 = 8;
 /// While other transfers are active, notifications that found no room are retried only every so many turns.
 const TURNS_PER_RETRY: u64 = 4;
 
+/// The longest pause between two looks at lanes that an engine has left behind.
+const LEFT_BEHIND_PAUSE_MAX: Duration = Duration::from_millis(100);
+
 /// Completions of one poll that fit without an allocation.
 const COMPLETIONS_CAPACITY: usize = 32;
 
@@ -71,7 +75,7 @@ const COMPLETIONS_CAPACITY: usize = 32;
 enum OpEnd {
     /// With the bytes it moved, or why it did not.
     Completed(Result<u64, Failure>),
-    /// It has failed, and touches memory for as long as the lane is there.
+    /// It has failed, and nobody knows for how long it touches memory.
     Lost(Failure),
 }
 
@@ -119,6 +123,8 @@ pub(crate) struct Worker<E: Env> {
     commands: mpsc::Receiver<Command>,
     pub(crate) lanes: Vec<Option<LaneEntry>>,
     leaving: Vec<LeavingLane>,
+    /// Peers that it never leaves: it has ended while their lanes touched memory.
+    left_behind: Vec<Arc<PeerState>>,
     /// Transfers with units to move: urgent ones and others, each in turn; the first is next.
     active: [VecDeque<Active>; 2],
     /// Transfers with nothing to post now: they have operations in flight, or their lane is full.
@@ -164,6 +170,7 @@ impl<E: Env> Worker<E> {
             commands,
             lanes: Vec::new(),
             leaving: Vec::new(),
+            left_behind: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
             draining_transfers: Vec::new(),
             drivers,
@@ -312,6 +319,7 @@ impl<E: Env> Worker<E> {
                 // It has left when its lane, which was set aside, touches nothing any more.
                 match self.leaving.iter_mut().find(|leaving| Arc::ptr_eq(&leaving.lane.peer, &peer)) {
                     Some(leaving) => leaving.left = Some(left),
+                    None if self.left_behind.iter().any(|behind| Arc::ptr_eq(behind, &peer)) => {}
                     None => self.has_left(&left),
                 }
             }
@@ -347,17 +355,30 @@ impl<E: Env> Worker<E> {
     /// memory hears of it as it would have.
     fn leave_behind(&mut self) {
         self.drain_leaving();
-        let mut open = std::mem::take(&mut self.leaving);
+        let open = std::mem::take(&mut self.leaving);
         if open.is_empty() {
             return;
         }
-        open.iter().for_each(|leaving| self.forget_ops(leaving.lane.peer.peer_index));
+        let mut kept = Vec::new();
+        for leaving in &open {
+            let peer_index = leaving.lane.peer.peer_index;
+            kept.extend(self.in_flight.take_kept(peer_index));
+            self.forget_ops(peer_index, false);
+            // The control loop of an inline engine goes on for a moment, and would say goodbye.
+            self.left_behind.push(Arc::clone(&leaving.lane.peer));
+        }
         tracing::warn!("an engine has ended under copies of a device: their memory is withheld until they have passed");
+        // Dropped by the thread alone: without one it stays as it is.
+        let mut left = ManuallyDrop::new((open, kept));
         let body = move || {
+            let (mut pause, open) = (Duration::from_millis(1), &mut left.0);
             while !open.is_empty() {
                 open.retain_mut(|leaving| !leaving.lane.lane.drain(&mut Unheard));
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(pause);
+                // Of a device that is lost none ever passes.
+                pause = (pause + pause / 8).min(LEFT_BEHIND_PAUSE_MAX);
             }
+            drop(ManuallyDrop::into_inner(left));
         };
         if let Err(error) = self.shared.env.spawn("penstock-copies", None, Box::new(body)) {
             tracing::error!(%error, "memory under copies of a device stays withheld: there is no thread to wait for them");
@@ -382,7 +403,7 @@ impl<E: Env> Worker<E> {
                 let LeavingLane { lane, left } = self.leaving.swap_remove(index);
                 let peer_index = lane.peer.peer_index;
                 drop(lane);
-                self.forget_ops(peer_index);
+                self.forget_ops(peer_index, true);
                 left.iter().for_each(|left| self.has_left(left));
                 any = true;
             } else {
