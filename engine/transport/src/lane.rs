@@ -225,7 +225,8 @@ pub trait LaneEvents {
     /// lane does not complete before placement). One whose fate is not known is not reported: the lane returns a fault instead.
     fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>);
 
-    /// An accepted batch has failed, and may touch memory of both sides for as long as the lane is there: nothing more is reported of it.
+    /// An accepted batch has failed, and nobody knows for how long it touches memory of both sides: nothing more is reported of it, and the lane
+    /// never [drains](Lane::drain).
     fn lost(&mut self, completion_id: u64, failure: Failure) {
         self.completed(completion_id, Err(failure));
     }

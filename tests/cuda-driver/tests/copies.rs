@@ -319,6 +319,9 @@ fn stand_in_a_lost_card_ends_all_within_its_deadline() {
     let region = pair.peer.wait_region("host", PATIENCE).unwrap();
     let plan = Plan::write(&host, &region).extents(&all).build().unwrap();
     assert_eq!(pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, MIB);
+    // Nor does it when the session is over.
+    assert!(!pair.peer.disconnect(Duration::from_millis(100)), "the session has memory that is not to be had back");
+    assert!(!far.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced());
 }
 
 #[test]

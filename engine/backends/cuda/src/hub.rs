@@ -115,7 +115,16 @@ impl Drop for Mover {
             }
         } else {
             std::mem::forget(self._words.window().clone());
+            let given = queues.iter_mut().flat_map(CopyQueue::give_up).filter(|(_, was_given)| *was_given);
+            given.for_each(std::mem::forget);
         }
+    }
+}
+
+impl Drop for State {
+    /// Nobody knows what a device still does that is lost.
+    fn drop(&mut self) {
+        self.lost.drain(..).for_each(std::mem::forget);
     }
 }
 

@@ -396,7 +396,8 @@ impl Lane for CopyLane {
     }
 
     fn drain(&mut self, events: &mut dyn LaneEvents) -> bool {
-        !self.collect_from_devices(events)
+        // What a device has lost is held for ever.
+        !self.collect_from_devices(events) && !self.touch.is_held()
     }
 
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
@@ -410,14 +411,5 @@ impl Lane for CopyLane {
             more |= bounce.incoming.serve(&self.segments, &mut self.touch)?;
         }
         Ok(more)
-    }
-}
-
-impl Drop for CopyLane {
-    /// Nothing is under way any more, but what a device has lost.
-    fn drop(&mut self) {
-        if self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) {
-            self.touch.all_released();
-        }
     }
 }
