@@ -10,6 +10,7 @@
 //! - [`host`]: host memory that the card may reach
 //! - [`stream`]: what is to be done with it; [`batch`]: many copies at once
 //! - [`forbidden`]: calls that Penstock makes nowhere, which are counted
+//! - [`model`]: a driver and devices without any process, for simulations
 //! - [`card`]: the process that does it (`bin/penstock-cuda-card`), so that it goes on while this one is stopped; [`protocol`]: what is said between
 
 mod batch;
@@ -18,6 +19,7 @@ mod context;
 mod forbidden;
 mod host;
 mod memory;
+pub mod model;
 mod plan;
 pub mod protocol;
 mod start;

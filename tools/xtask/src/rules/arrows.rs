@@ -86,6 +86,10 @@ const ALL: &[&str] = &[
     "penstock-datagram-transport",
 ];
 
+/// The simulation has devices in itself.
+const SIMULATION: &[&str] =
+    &["penstock", "penstock-core", "penstock-datagram", "penstock-datagram-transport", "penstock-cuda-driver"];
+
 /// The labs also try the doctor in places that only root can make.
 const CONFORMANCE: &[&str] = &[
     "penstock",
@@ -165,12 +169,12 @@ const PLACES: &[Place] = &[
         ..place("penstock-conformance", "tests/conformance", CONFORMANCE)
     },
     place("penstock-faults", "tests/faults", ALL),
-    place("penstock-simulation", "tests/sim", ALL),
+    place("penstock-simulation", "tests/sim", SIMULATION),
     place("penstock-fuzz", "tests/fuzz", ALL),
-    // Stands in for the driver, and knows nothing of ours; its tests ask it as they ask a real one.
+    // Stands in for the driver, and knows nothing of engines; its tests ask it as they ask a real one.
     Place {
-        tests_may_use: &["penstock", "penstock-cuda", "penstock-cuda-sys", "penstock-loader"],
-        ..place("penstock-cuda-driver", "tests/cuda-driver", &[])
+        tests_may_use: &["penstock", "penstock-cuda", "penstock-loader"],
+        ..place("penstock-cuda-driver", "tests/cuda-driver", &["penstock-cuda-sys"])
     },
     // Knows frames, not engines: labs of any crate may put it between theirs.
     place("penstock-wire", "tests/wire", &[]),
