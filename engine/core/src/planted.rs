@@ -177,6 +177,10 @@ bugs! {
     RepeatedAfterGivenUp = "repeated-after-given-up", caught by freed_once_and_untouched in Aborts;
     /// A notification is delivered when one of the datagram operations that it names has ended.
     NotifiedAtTheFirst = "notified-at-the-first", caught by told_once_after_bytes in Turns;
+    /// Copies that a device's stream was given count as done before the stream has passed them.
+    CompletedBeforeTheStreamPassed = "completed-before-the-stream-passed", caught by told_once_after_bytes in Copies;
+    /// A lane does not show that a device copies for it, so that memory is said to be quiet, and freed, under the copy.
+    FreedUnderACopy = "freed-under-a-copy", caught by freed_once_and_untouched in Copies;
 }
 
 /// The bug of this process: its place in [`Bug::ALL`] plus one, 0 for none.

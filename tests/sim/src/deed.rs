@@ -8,6 +8,7 @@ use penstock::flows::MemoryPolicy;
 use penstock_datagram::credit::{ALLOWED_FRAMES, charge};
 use penstock_datagram::wire::FRAME_BYTES_MIN;
 
+use crate::copies::spec::{Copying, DeviceCopy, Step as Copied};
 use crate::env::Clock;
 use crate::faults::Death;
 use crate::links::{Rate, Weather};
@@ -53,6 +54,10 @@ pub struct Script {
     pub devices: Option<Devices>,
     /// Lives of requests on those.
     pub lives: Vec<Life>,
+    /// Engines of one process that have devices copy, if that is what it is about.
+    pub copying: Option<Copying>,
+    /// What is copied.
+    pub copies: Vec<DeviceCopy>,
     /// What happens, by time.
     pub deeds: Vec<Deed>,
     /// What an engine's receive buffer takes, if less than usual, in bytes as credit counts them.
@@ -90,11 +95,18 @@ pub enum Family {
     Lives,
     /// Some of all.
     Everything,
+    /// Transfers that devices copy.
+    Copies,
 }
 
+/// Seeds of one round: twelve of each family but the last, in turn, and then twelve of the last.
+const ROUND: u64 = 13 * OTHERS;
+/// Families but the last.
+const OTHERS: u64 = Family::ALL.len() as u64 - 1;
+
 impl Family {
-    /// All of them: a seed is of the one at its remainder.
-    pub const ALL: [Self; 12] = [
+    /// All of them: a seed is of the one at its remainder, or of the last.
+    pub const ALL: [Self; 13] = [
         Self::FanOut,
         Self::FanIn,
         Self::Legs,
@@ -107,11 +119,15 @@ impl Family {
         Self::Streams,
         Self::Lives,
         Self::Everything,
+        Self::Copies,
     ];
 
     /// The family of a seed's script.
     pub fn of(seed: u64) -> Self {
-        Self::ALL[(seed % Self::ALL.len() as u64) as usize]
+        match seed % ROUND < ROUND - OTHERS {
+            true => Self::ALL[(seed % OTHERS) as usize],
+            false => Self::Copies,
+        }
     }
 
     /// The family of this name.
@@ -335,6 +351,8 @@ pub enum Act {
     },
     /// Something happens to streams of chunks, and to joins.
     Relay(Streamed),
+    /// Something happens to what devices copy.
+    Copies(Copied),
     /// Every stream between two engines is reset.
     Sever {
         /// One of them.
@@ -411,8 +429,9 @@ impl Script {
         let is_pair = players.len() == 2;
         let count = 1 + random.below(if is_pair { 4 } else { 2 });
         // Stages, and turns, have nothing to do with each other beside what they hand over.
-        let count =
-            if matches!(family, Family::Relays | Family::Turns | Family::Streams | Family::Lives) { 0 } else { count };
+        let has_cases =
+            !matches!(family, Family::Relays | Family::Turns | Family::Streams | Family::Lives | Family::Copies);
+        let count = if has_cases { count } else { 0 };
         let cases: Vec<Case> = (0..count).map(|_| case(family, is_pair, &mut random)).collect();
         let mut script = Self {
             seed,
@@ -427,6 +446,8 @@ impl Script {
             joins: Vec::new(),
             devices: None,
             lives: Vec::new(),
+            copying: None,
+            copies: Vec::new(),
             deeds: Vec::new(),
             receive_bytes: None,
             is_hasty: false,
@@ -571,6 +592,10 @@ impl Script {
             }
             Family::Lives => {
                 self.live(random);
+                (0, 0, 0)
+            }
+            Family::Copies => {
+                self.copy_on_devices(random);
                 (0, 0, 0)
             }
             Family::Everything => {
@@ -742,7 +767,9 @@ mod tests {
             let (one, again) = (Script::of(seed), Script::of(seed));
             assert_eq!(format!("{one:?}"), format!("{again:?}"));
             assert!(one.deeds.is_sorted_by_key(|deed| deed.after));
-            assert!(!one.cases.is_empty() || one.has_stages() || !one.turns.is_empty() || !one.lives.is_empty());
+            let has_others =
+                one.has_stages() || !one.turns.is_empty() || !one.lives.is_empty() || one.copying.is_some();
+            assert!(!one.cases.is_empty() || has_others);
             if !one.cases.is_empty() {
                 let (sources, sinks) = one.sides(0);
                 assert_eq!(sources.len() + sinks.len(), one.players.len());
@@ -758,8 +785,8 @@ mod tests {
         kinds.sort_unstable();
         kinds.dedup();
         let all = [
-            "Abort", "Begin", "Chunk", "Crash", "Cut", "Drop", "Fail", "Fetch", "Freeze", "GiveUp", "HangUp", "Heal",
-            "Layer", "LetGo", "Life", "Put", "Relay", "Restart", "Sever", "Starve", "Turn", "Weather",
+            "Abort", "Begin", "Chunk", "Copies", "Crash", "Cut", "Drop", "Fail", "Fetch", "Freeze", "GiveUp", "HangUp",
+            "Heal", "Layer", "LetGo", "Life", "Put", "Relay", "Restart", "Sever", "Starve", "Turn", "Weather",
         ];
         assert_eq!(kinds, all);
     }

@@ -26,6 +26,7 @@
 //! - [`env`]: what an engine sees of it
 //! - `network`: listeners and streams, delivery by seed
 //! - [`links`], `packets`: what is between hosts, and what goes over it beside streams
+//! - [`devices`]: devices with memory of their own
 //! - [`faults`]: links that are cut, engines that stand still or die
 //! - [`trace`]: what happened, folded into one number
 //! - [`replay`]: many seeds, and the one that failed
@@ -38,7 +39,7 @@
 //!   turns that go on from others
 //! - [`stage`]: the engines of a run, their memory, and who has met whom
 //! - [`actors`]: their applications, [`actors::turns`] those that go on; [`chunks`]: those of stages that hand something over; [`streams`]: those
-//!   that stream and join; [`lives`]: schedulers of requests, and their devices
+//!   that stream and join; [`lives`]: schedulers of requests, and their devices; [`copies`]: those that have devices copy
 //! - [`oracle`]: what has to hold; [`leases`]: between which moments a lease has to end
 //! - [`run`]: one run of all that; [`shrink`]: the shortest one that fails alike
 
@@ -48,7 +49,9 @@ pub mod actors;
 mod calls;
 mod charges;
 pub mod chunks;
+pub mod copies;
 pub mod deed;
+pub mod devices;
 pub mod env;
 pub mod faults;
 pub mod leases;

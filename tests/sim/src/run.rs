@@ -12,6 +12,7 @@ use crate::actors::turns::Turns;
 use crate::actors::{Actor, Course, End, Wish, is_reader};
 use crate::calls::{self, Ended};
 use crate::chunks::{Handler, request};
+use crate::copies;
 use crate::deed::{Act, HEARTBEAT, Half, RESUME, Script};
 use crate::links::Weather;
 use crate::lives::Lives;
@@ -54,6 +55,9 @@ pub struct Account {
 /// Does the deeds at these places of the script's list. A panic is what any other violation is.
 pub fn perform(script: &Script, keep: &[usize]) -> Result<Account, Violated> {
     let body = || {
+        if script.copying.is_some() {
+            return copies::perform(script, keep);
+        }
         let world = World::new(script.seed);
         let mut run = Run::open(&world, script, keep)?;
         run.go()?;
@@ -245,6 +249,8 @@ impl<'s, 'w> Run<'s, 'w> {
             Act::Turn { turn, step } => self.turns.act(self.script, turn, step, &mut self.stage),
             Act::Life { life, step } => self.lives.act(self.script, life, step, &self.stage),
             Act::Relay(step) => self.streams.act(step, &mut self.stage),
+            // They have runs of their own.
+            Act::Copies(_) => {}
             Act::Sever { one, other } => self.stage.sever(one, other),
             Act::HangUp { from, to } => self.stage.hang_up(from, to),
             // The length of packets belongs to sessions that are there.

@@ -59,8 +59,10 @@ pub enum What {
     Frozen,
     /// An engine goes on.
     Thawed,
-    /// An engine died.
+    /// An engine died, or a device was lost.
     Crashed,
+    /// A stream of a device did a piece of what it has; the digest says which stream, and how much.
+    Copied,
 }
 
 /// One event.
@@ -146,6 +148,7 @@ impl What {
             Self::Frozen => (20, 0),
             Self::Thawed => (21, 0),
             Self::Crashed => (22, 0),
+            Self::Copied => (23, 0),
         }
     }
 }

@@ -10,6 +10,7 @@ use penstock::config::{Config, PagesChoice, ProcessVmChoice, Progress, Transport
 use penstock::{Engine, StartError, Timestamp};
 use penstock_datagram_transport::{DatagramOptions, DatagramTransport, OpenPort};
 
+use crate::devices::{self, Devices};
 use crate::env::{Clock, Identity, SimEnv};
 use crate::links::Links;
 use crate::network::{EndId, Network};
@@ -64,6 +65,7 @@ pub(crate) struct State {
     pub(crate) network: Network,
     pub(crate) packets: Packets,
     pub(crate) links: Links,
+    pub(crate) devices: Option<Devices>,
     trace: Trace,
     pub(crate) members: Vec<Member>,
     /// Steps in a row in which nothing happened.
@@ -90,6 +92,7 @@ pub(crate) struct Member {
 impl World {
     /// An empty world.
     pub fn new(seed: u64) -> Self {
+        devices::install();
         let state = State {
             // Not zero, so that nobody mistakes the beginning for "never".
             now: Timestamp::from_ns(1_000_000_000),
@@ -97,6 +100,7 @@ impl World {
             network: Network::default(),
             packets: Packets::default(),
             links: Links::default(),
+            devices: None,
             trace: Trace::new(),
             members: Vec::new(),
             idle: 0,
@@ -352,6 +356,11 @@ impl Core {
                 }
                 true
             }
+            // Outside the lock: a function that a stream calls is anybody's.
+            Choice::Copy(stream) => {
+                self.work(stream);
+                true
+            }
             // Outside the lock: a turn uses the world.
             Choice::Turn { number, engine, whole } => {
                 let turned = if whole { engine.progress_all() } else { engine.progress() };
@@ -370,10 +379,15 @@ enum Choice {
     Nothing,
     Deliver(EndId),
     Packet(usize),
+    Copy(u32),
     Turn { number: usize, engine: Node, whole: bool },
 }
 
 impl State {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.now
+    }
+
     pub(crate) fn send(
         &mut self,
         end: EndId,
@@ -426,11 +440,10 @@ impl State {
     /// What happens next.
     fn choose(&mut self, longest_ns: usize) -> Choice {
         let mut next = self.now + Duration::from_nanos(1 + self.random.below(longest_ns) as u64);
-        if longest_ns > STEP_NS_MAX
-            && let Some(due) = self.packets.next_due()
-        {
+        if longest_ns > STEP_NS_MAX {
             // A long step does not pass by what would have happened on the way.
-            next = next.min(due.max(self.now));
+            let due = [self.packets.next_due(), self.devices.as_ref().and_then(Devices::next_due)];
+            next = due.into_iter().flatten().fold(next, |next, due| next.min(due.max(self.now)));
         }
         self.now = next;
         let awaiting = self.network.awaiting(&self.links);
@@ -439,7 +452,8 @@ impl State {
         let members = self.members.iter().enumerate();
         let running: Vec<(usize, Node)> =
             members.filter_map(|(number, member)| Some((number, turns(member)??))).collect();
-        let choices = awaiting.len() + packets + running.len();
+        let streams = self.devices.as_ref().map_or_else(Vec::new, |devices| devices.due(self.now));
+        let choices = awaiting.len() + packets + running.len() + streams.len();
         if choices == 0 {
             return Choice::Nothing;
         }
@@ -447,6 +461,7 @@ impl State {
         match awaiting.get(chosen) {
             Some(&end) => Choice::Deliver(end),
             None if chosen < awaiting.len() + packets => Choice::Packet(chosen - awaiting.len()),
+            None if chosen >= choices - streams.len() => Choice::Copy(streams[chosen - (choices - streams.len())]),
             None => {
                 let (number, engine) = running[chosen - awaiting.len() - packets].clone();
                 Choice::Turn { number, engine, whole: !self.random.once_in(4) }

@@ -63,6 +63,8 @@ fn performed(seed: u64, cases: Vec<Case>, deeds: &[(Duration, Act)]) -> Result<A
         joins: Vec::new(),
         devices: None,
         lives: Vec::new(),
+        copying: None,
+        copies: Vec::new(),
         deeds,
         receive_bytes: None,
         is_hasty: false,

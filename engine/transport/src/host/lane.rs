@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use penstock_core::Cause;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
+use penstock_core::planted::{self, Bug};
 use penstock_memory::{Memory, ProcessVmError, ProcessVmMemory, Window, copy, process_vm};
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{ReadyBits, RingLine, SharedRange};
@@ -242,7 +243,7 @@ impl CopyLane {
             true if !self.touch.may_hold(revision) => Err(PostError::Full),
             true => devices.post(batch),
         };
-        if taken.is_ok() {
+        if taken.is_ok() && !planted::is(Bug::FreedUnderACopy) {
             self.touch.hold(revision);
         }
         self.touch.leave();

@@ -162,6 +162,10 @@ fn print(script: &Script, keep: &[usize]) {
     for (number, life) in script.lives.iter().enumerate() {
         println!("  life {number}: {life:?}");
     }
+    script.copying.iter().for_each(|copying| println!("  copying: {copying:?}"));
+    for (number, copy) in script.copies.iter().enumerate() {
+        println!("  copy {number}: {copy:?}");
+    }
     for &place in keep {
         let deed = &script.deeds[place];
         println!("  {place:3} after {:>9} us  {:?}", deed.after.as_micros(), deed.act);

@@ -1,0 +1,48 @@
+//! Scenes in which devices copy: bytes go in all directions, streams fall behind, and a seed says the same every time.
+
+use penstock_cuda_driver::model;
+use penstock_simulation::deed::{Family, Script};
+use penstock_simulation::run::{Account, perform};
+
+/// Scenes that a test looks at.
+const SCENES: usize = 24;
+
+fn scenes() -> impl Iterator<Item = Script> {
+    (0..).filter(|seed| Family::of(*seed) == Family::Copies).map(Script::of).take(SCENES)
+}
+
+fn run(script: &Script) -> Account {
+    let all: Vec<usize> = (0..script.deeds.len()).collect();
+    perform(script, &all).unwrap_or_else(|violated| panic!("seed {}: {violated}", script.seed))
+}
+
+#[test]
+fn devices_copy_in_all_directions() {
+    let (mut moved, mut account) = (model::Moved::default(), Account::default());
+    for script in scenes() {
+        let of_it = run(&script);
+        // The model is this thread's, and so are its figures until the next scene begins.
+        let bytes = model::moved();
+        moved.to_device += bytes.to_device;
+        moved.to_host += bytes.to_host;
+        moved.within += bytes.within;
+        (account.well, account.failed) = (account.well + of_it.well, account.failed + of_it.failed);
+    }
+    assert!(moved.to_device > 10_000 && moved.to_host > 10_000 && moved.within > 10_000, "{moved:?}");
+    assert!(account.well > 50 && account.failed > 0, "{account:?}");
+}
+
+#[test]
+fn one_seed_gives_one_run_of_copies() {
+    for script in scenes() {
+        assert_eq!(run(&script), run(&script), "seed {}", script.seed);
+    }
+}
+
+#[test]
+fn another_thread_has_devices_of_its_own() {
+    let script = scenes().next().expect("there is one of this family");
+    let here = run(&script);
+    let there = std::thread::spawn(move || run(&script)).join().expect("the run ends well");
+    assert_eq!(here, there);
+}
