@@ -12,7 +12,7 @@ use penstock_memory::copy::Hint;
 use penstock_ring::ReadyBits;
 
 use super::Staging;
-use super::slots::{SLOT_BYTES, Slot};
+use super::slots::{SLOT_BYTES, StagingSlot};
 use crate::device::DeviceLane;
 use crate::host::{EngineSegments, check_withdrawals};
 use crate::lane::{
@@ -67,7 +67,7 @@ struct StagedOp {
     checked_at: Revisions,
     transfer: u64,
     transfer_bytes: u64,
-    slot: Slot,
+    slot: StagingSlot,
     /// The worker has given it up, and waits until it touches nothing.
     is_cancelled: bool,
 }
@@ -362,7 +362,7 @@ impl StagedLane {
                 HopEnd::Lost(failure) => {
                     if let Some((completion_id, slot)) = self.take_out(place) {
                         events.lost(completion_id, failure);
-                        slot.abandon();
+                        slot.withhold();
                     }
                 }
                 HopEnd::Completed(Err(failure)) => self.finish(place, Err(failure), events),
@@ -388,7 +388,7 @@ impl StagedLane {
     }
 
     /// An operation has ended: its completion id, and the slot that it had.
-    fn take_out(&mut self, place: usize) -> Option<(u64, Slot)> {
+    fn take_out(&mut self, place: usize) -> Option<(u64, StagingSlot)> {
         let StagedOp { completion_id, slot, mut spans, .. } = self.ops.get_mut(place)?.take()?;
         spans.clear();
         self.lists.push(spans);
@@ -535,19 +535,11 @@ impl Lane for StagedLane {
         for place in mem::take(&mut self.between).into_iter().flatten() {
             self.finish(place, Err(Cause::Cancelled.into()), events);
         }
-        is_quiet && !self.devices.is_busy()
+        // What a device has lost is held for ever.
+        is_quiet && !self.devices.is_busy() && !self.touch.is_held()
     }
 
     fn why_broken(&self) -> Option<String> {
         self.inner.why_broken()
-    }
-}
-
-impl Drop for StagedLane {
-    /// Nothing is under way any more, but what a device has lost.
-    fn drop(&mut self) {
-        if !self.devices.is_busy() {
-            self.touch.all_released();
-        }
     }
 }

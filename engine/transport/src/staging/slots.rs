@@ -49,35 +49,35 @@ impl Slots {
     }
 
     /// A slot; none: the lane of this peer is marked ready when there is one.
-    pub(super) fn take(self: &Arc<Self>, peer_index: u32) -> Option<Slot> {
+    pub(super) fn take(self: &Arc<Self>, peer_index: u32) -> Option<StagingSlot> {
         let mut state = self.lock();
         let place = state.free.pop();
         if place.is_none() && !state.without.contains(&peer_index) {
             state.without.push(peer_index);
         }
-        Some(Slot { slots: Arc::clone(self), place: place? })
+        Some(StagingSlot { slots: Arc::clone(self), place: place? })
     }
 }
 
 /// A slot that somebody has. It is given back when this is dropped: nothing may touch it any more then.
-pub(super) struct Slot {
+pub(super) struct StagingSlot {
     pub(super) slots: Arc<Slots>,
     place: u32,
 }
 
-impl Slot {
+impl StagingSlot {
     /// Where it begins among all.
     pub(super) fn offset(&self) -> u64 {
         u64::from(self.place) * SLOT_BYTES
     }
 
     /// A device that has failed may write to it for as long as it likes: nobody gets it again.
-    pub(super) fn abandon(self) {
+    pub(super) fn withhold(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Slot {
+impl Drop for StagingSlot {
     fn drop(&mut self) {
         let mut state = self.slots.lock();
         state.free.push(self.place);
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn who_has_found_none_is_marked_when_there_is_one() {
-        let ready = ReadyBits::heap();
+        let ready = ReadyBits::heap(64);
         let slots = Arc::new(Slots::new(2 * SLOT_BYTES, ready.clone()).unwrap());
         let (one, two) = (slots.take(3).unwrap(), slots.take(3).unwrap());
         assert_ne!(one.offset(), two.offset());
@@ -100,10 +100,10 @@ mod tests {
         let offset = one.offset();
         drop(one);
         let mut marked = Vec::new();
-        ready.take(|peer_index| marked.push(peer_index));
+        ready.take_each(|peer_index| marked.push(peer_index));
         assert_eq!(marked, [5, 7]);
         assert_eq!(slots.take(5).unwrap().offset(), offset);
-        two.abandon();
+        two.withhold();
         let again = slots.take(5).unwrap();
         assert_eq!(again.offset(), offset);
         assert!(slots.take(5).is_none(), "the other one is nobody's");

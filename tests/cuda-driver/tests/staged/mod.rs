@@ -205,6 +205,10 @@ pub(crate) fn lost() {
     assert_eq!(stage.pair.peer.submit(&host, Submit::new()).unwrap().wait().unwrap().bytes, MIB);
     let again = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
     assert_eq!(again.wait().unwrap_err().cause, Cause::DeviceFailed);
+    assert!(
+        !stage.device.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced(),
+        "who knows what it does"
+    );
     // Nothing of a lost card can be given back.
     std::mem::forget(stage.buffer);
 }
