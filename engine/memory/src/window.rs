@@ -105,6 +105,12 @@ impl Window {
         Some(made.map(|made| *registration = Some(made)))
     }
 
+    /// Whether it is over a mapping of Penstock's, whose pages can be registered with devices.
+    pub fn is_of_mapping(&self) -> bool {
+        let keep: &(dyn Any + Send + Sync) = &*self.keep;
+        keep.is::<Mapping>()
+    }
+
     /// The same bytes without the right to write them.
     pub fn read_only(&self) -> Self {
         Self { writable: false, ..self.clone() }

@@ -352,24 +352,24 @@ fn stand_in_refuses_what_is_no_device_memory() {
 }
 
 #[test]
-fn stand_in_host_memory_that_is_no_pool_is_refused_with_the_mend() {
-    if !on_stand_in("stand_in_host_memory_that_is_no_pool_is_refused_with_the_mend", "pinned=65536") {
+fn stand_in_pinned_memory_that_cannot_be_had_is_refused_with_the_mend() {
+    if !on_stand_in("stand_in_pinned_memory_that_cannot_be_had_is_refused_with_the_mend", "pinned=65536") {
         return;
     }
     let pair = Pair::start(|config| config);
     let there = Buffer::new(MIB);
     there.register(&pair.far, "device");
     let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    let spans = [Span { local: 0, remote: 0, len: 4096 }];
     let own = penstock::HostMemory::from_vec(vec![0; 4096]).unwrap();
     let own = pair.near.register(own, "own", Rights::READ_WRITE).unwrap();
-    let spans = [Span { local: 0, remote: 0, len: 4096 }];
+    let words = "bytes of pinned memory cannot be had (CUDA error 2, out of memory)";
     let refused = Plan::write(&own, &region).extents(&spans).build().err().unwrap();
     assert!(matches!(refused, PlanError::Region(RegionError::Import { .. })), "{refused:?}");
-    assert!(refused.to_string().contains("make it with `Engine::pool`"), "{refused}");
+    assert!(refused.to_string().contains(words), "there is none to stage in: {refused}");
     let large = pair.near.pool(PoolSpec::host(MIB).label("large")).unwrap();
     let refused = Plan::write(&large, &region).extents(&spans).build().err().unwrap();
-    let words = "bytes of pinned memory cannot be had (CUDA error 2, out of memory): make pools smaller";
-    assert!(refused.to_string().contains(words), "{refused}");
+    assert!(refused.to_string().contains(words) && refused.to_string().contains("make pools smaller"), "{refused}");
     let small = pair.near.pool(PoolSpec::host(4096).label("small")).unwrap();
     let plan = Plan::write(&small, &region).extents(&spans).build().unwrap();
     assert_eq!(pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
@@ -489,6 +489,7 @@ staged! {
     stand_in_nothing_staged_lands_in_memory_that_the_peer_took_back: withdrawn_there, "seed=23";
     stand_in_a_session_ends_under_what_is_staged: session_ends, "seed=24";
     stand_in_a_lost_card_ends_what_is_staged_by_it: lost, "seed=25";
+    stand_in_host_memory_of_the_callers_is_staged_within_a_process: host_memory_of_the_callers, "seed=28";
     stand_in_what_is_staged_costs_no_allocation: without_allocations, "seed=26";
     stand_in_what_is_not_staged_is_refused_with_words: refusals, "seed=27";
 }

@@ -379,10 +379,9 @@ impl<E: Env> Control<E> {
         let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
         let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
         let peer_index = greeter.peer_index.expect("a place is reserved before an offer is made");
-        // A transport that reaches devices has no need of it.
         let link = match &self.shared.staging {
-            Some(staging) if !link.registrar.reaches_devices() => staging.over(link, peer_index),
-            _ => link,
+            Some(staging) => staging.over(link, peer_index),
+            None => link,
         };
         let call = greeter.call.take();
         let socket = match call.as_ref().map(|call| &call.way) {

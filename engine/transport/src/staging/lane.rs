@@ -8,7 +8,7 @@ use penstock_core::limits::{IN_FLIGHT_PER_LANE_MAX, SPANS_PER_POST};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, RegionId, Span};
 use penstock_memory::Memory;
-use penstock_memory::copy::Hint;
+use penstock_memory::copy::{self, Hint};
 use penstock_ring::ReadyBits;
 
 use super::Staging;
@@ -37,10 +37,10 @@ const NOBODYS: RegionKey = RegionKey { region: RegionId(u32::MAX), generation: G
 /// Where an operation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hop {
-    /// A device copies between the slot and the memory here.
-    Device,
-    /// The transport moves between the slot and the peer.
-    Transport,
+    /// Between the memory here and the slot.
+    Near,
+    /// Between the slot and the peer, by the transport.
+    Far,
     /// One is over and the other has not begun.
     Between,
 }
@@ -82,7 +82,8 @@ enum HopEnd {
 pub(super) struct StagedLane {
     /// Dropped before slots are given back.
     inner: Box<dyn Lane>,
-    devices: Box<dyn DeviceLane>,
+    /// None: the lane itself has them.
+    devices: Option<Box<dyn DeviceLane>>,
     staging: Arc<Staging>,
     segments: Arc<EngineSegments>,
     peer_view: PeerView,
@@ -141,7 +142,7 @@ impl StagedOp {
         let mut at = self.slot.offset();
         for (span, into) in self.spans.iter().zip(into.iter_mut()) {
             *into = match hop {
-                Hop::Device => Span { local: span.local, remote: at, len: span.len },
+                Hop::Near => Span { local: span.local, remote: at, len: span.len },
                 _ => Span { local: at, remote: span.remote, len: span.len },
             };
             at += span.len;
@@ -151,14 +152,14 @@ impl StagedOp {
 
     fn batch<'a>(&'a self, hop: Hop, spans: &'a [Span], checked_at: Revisions) -> Batch<'a> {
         let (local, remote) = match hop {
-            Hop::Device => (&self.local, &self.slot.slots.mapped),
+            Hop::Near => (&self.local, &self.slot.slots.mapped),
             _ => (&self.slot.slots.memory, &self.remote),
         };
         Batch {
             direction: self.direction,
             local,
-            local_region: if hop == Hop::Device { self.local_region } else { NOBODYS },
-            remote_region: if hop == Hop::Device { NOBODYS } else { self.remote_region },
+            local_region: if hop == Hop::Near { self.local_region } else { NOBODYS },
+            remote_region: if hop == Hop::Near { NOBODYS } else { self.remote_region },
             remote,
             spans,
             hint: self.hint,
@@ -170,7 +171,17 @@ impl StagedOp {
     }
 
     fn second_hop(&self) -> Hop {
-        if self.direction == Direction::Write { Hop::Transport } else { Hop::Device }
+        if self.direction == Direction::Write { Hop::Far } else { Hop::Near }
+    }
+}
+
+/// Within a process a device copies host memory that Penstock has mapped; other memory cannot be registered, since nobody says when it changes.
+pub(super) fn is_staged_within(local: &Memory, remote: &RemoteMemory) -> bool {
+    match (local, remote) {
+        (Memory::Device(_), RemoteMemory::Mapped(window)) | (Memory::Host(window), RemoteMemory::Device(_)) => {
+            !window.is_of_mapping()
+        }
+        _ => false,
     }
 }
 
@@ -178,14 +189,14 @@ impl StagedLane {
     pub(super) fn new(
         staging: &Arc<Staging>,
         inner: Box<dyn Lane>,
-        peer_view: &PeerView,
+        (peer_view, reaches_devices): (&PeerView, bool),
         worker: usize,
         peer_index: u32,
     ) -> Self {
         let segments = Arc::clone(&staging.segments);
         Self {
             inner,
-            devices: staging.devices.lane(worker, peer_index),
+            devices: (!reaches_devices).then(|| staging.devices.lane(worker, peer_index)),
             staging: Arc::clone(staging),
             peer_view: peer_view.clone(),
             touch: Touch::new(segments.owner_state.staging_hazard(peer_index, worker)),
@@ -255,13 +266,24 @@ impl StagedLane {
         };
         let begun = match batch.direction {
             Direction::Write => self.copy(&mut op),
-            Direction::Read => self.fetch(&mut op, place),
+            Direction::Read => self.fetch(&mut op),
         };
+        match begun {
+            // The worker posts the others anew.
+            Ok(Posted::Accepted(taken)) => op.spans.truncate(taken),
+            Ok(Posted::Moved(_)) => {
+                self.between[batch.direction as usize].push_back(place);
+                self.ready.mark(self.peer_index as usize);
+            }
+            Err(_) => {}
+        }
+        (op.posted, op.moved) = (0, 0);
+        let taken = op.spans.len();
         self.ops[place] = Some(op);
         if begun.is_err() {
             self.take_out(place);
         }
-        begun.map(Posted::Accepted)
+        begun.map(|_| Posted::Accepted(taken))
     }
 
     fn next_id(&mut self, place: usize) -> u64 {
@@ -269,14 +291,24 @@ impl StagedLane {
         OWN | (self.posts << PLACE_BITS & !OWN) | place as u64
     }
 
-    /// Has the device copy between the slot and the memory here what it has not. Answers how many spans.
-    fn copy(&mut self, op: &mut StagedOp) -> Result<usize, PostError> {
-        let count = op.spans_of_hop(Hop::Device, &mut self.spans);
+    /// Copies between the slot and the memory here what was not: a device does if that is a device's, and else this processor.
+    fn copy(&mut self, op: &mut StagedOp) -> Result<Posted, PostError> {
+        let count = op.spans_of_hop(Hop::Near, &mut self.spans);
+        let copied = match (&op.local, &self.devices) {
+            (Memory::Device(_), None) => self.copy_by_lane(op, count),
+            _ => self.copy_here(op, count),
+        };
+        if let Ok(Posted::Accepted(taken)) = copied {
+            (op.hop, op.posted) = (Hop::Near, taken);
+        }
+        copied
+    }
+
+    fn copy_here(&mut self, op: &StagedOp, count: usize) -> Result<Posted, PostError> {
         let spans = &self.spans[op.done..count];
-        let checked_at = op.checked_at;
         self.touch.enter();
         let view = self.segments.owner_state.view();
-        let revision = view.revision();
+        let (revision, checked_at) = (view.revision(), op.checked_at);
         let extents = op.spans.iter().map(|span| (span.local, span.len));
         let copied = match (op.direction, check_withdrawals(view, checked_at.local, op.local_region, extents)) {
             // The worker looks again by itself, with all of the plan.
@@ -286,52 +318,64 @@ impl StagedLane {
             (_, Err(withdrawn)) => Err(PostError::Refused(withdrawn.cause_for_local())),
             // Somebody may wait for what devices have: that only becomes less until all of it has ended.
             _ if !self.touch.may_hold(revision) => Err(PostError::Full),
-            _ => self.devices.post(&op.batch(Hop::Device, spans, checked_at)),
+            _ => match (&op.local, &op.slot.slots.memory, &mut self.devices) {
+                (Memory::Host(local), Memory::Host(slots), _) => {
+                    let copied = copy::scatter(local, slots, op.direction, spans, op.hint);
+                    copied.map(Posted::Moved).map_err(|_| PostError::OutOfBounds)
+                }
+                (_, _, Some(devices)) => devices.post(&op.batch(Hop::Near, spans, checked_at)).map(Posted::Accepted),
+                _ => Err(PostError::Refused(Cause::NoPath)),
+            },
         };
-        if let Ok(taken) = copied {
+        if let Ok(Posted::Accepted(_)) = copied {
             self.touch.hold(revision);
-            op.hop = Hop::Device;
-            match op.direction {
-                // What a device does not take of a WRITE the worker posts anew.
-                Direction::Write => op.spans.truncate(taken),
-                Direction::Read => op.posted = taken,
-            }
         }
         self.touch.leave();
         copied
     }
 
-    /// Has the transport bring the peer's bytes into the slot. Answers how many spans.
-    fn fetch(&mut self, op: &mut StagedOp, place: usize) -> Result<usize, PostError> {
-        let count = op.spans_of_hop(Hop::Transport, &mut self.spans);
-        match self.inner.post(&op.batch(Hop::Transport, &self.spans[..count], op.checked_at))? {
-            Posted::Accepted(taken) => {
-                op.hop = Hop::Transport;
-                op.spans.truncate(taken);
-            }
-            Posted::Moved(_) => {
-                self.between[Direction::Read as usize].push_back(place);
-                self.ready.mark(self.peer_index as usize);
-            }
+    /// By the lane, which has the devices of this process, and shows itself that they have the memory.
+    fn copy_by_lane(&mut self, op: &mut StagedOp, count: usize) -> Result<Posted, PostError> {
+        for _ in 0..RECHECKS_MAX {
+            let spans = &self.spans[op.done..count];
+            let now = match self.inner.post(&op.batch(Hop::Near, spans, op.checked_at)) {
+                Err(PostError::StaleRevisions(now)) if op.direction == Direction::Read => now,
+                answer => return answer,
+            };
+            let extents = op.spans.iter().map(|span| (span.local, span.len));
+            let view = self.segments.owner_state.view();
+            check_withdrawals(view, op.checked_at.local, op.local_region, extents)
+                .map_err(|withdrawn| PostError::Refused(withdrawn.cause_for_local()))?;
+            op.checked_at = now;
         }
-        Ok(op.spans.len())
+        Err(PostError::Refused(Cause::PlanTooOld))
+    }
+
+    /// Has the transport bring the peer's bytes into the slot.
+    fn fetch(&mut self, op: &mut StagedOp) -> Result<Posted, PostError> {
+        let count = op.spans_of_hop(Hop::Far, &mut self.spans);
+        let posted = self.inner.post(&op.batch(Hop::Far, &self.spans[..count], op.checked_at));
+        if let Ok(Posted::Accepted(_)) = posted {
+            op.hop = Hop::Far;
+        }
+        posted
     }
 
     /// Has the transport move what is in the slot to the peer. Returns whether all of it has arrived.
     fn send(&mut self, op: &mut StagedOp) -> Result<bool, PostError> {
-        let count = op.spans_of_hop(Hop::Transport, &mut self.spans);
+        let count = op.spans_of_hop(Hop::Far, &mut self.spans);
         let mut rechecks = 0;
         while op.done < count {
             let spans = &self.spans[op.done..count];
             // What is in the slot was copied out of memory that was not withdrawn then.
             let checked_at = Revisions { local: self.segments.owner_state.view().revision(), ..op.checked_at };
-            match self.inner.post(&op.batch(Hop::Transport, spans, checked_at)) {
+            match self.inner.post(&op.batch(Hop::Far, spans, checked_at)) {
                 Ok(Posted::Moved(bytes)) => {
                     op.moved += bytes;
                     op.done = count;
                 }
                 Ok(Posted::Accepted(taken)) => {
-                    (op.hop, op.posted) = (Hop::Transport, taken);
+                    (op.hop, op.posted) = (Hop::Far, taken);
                     return Ok(false);
                 }
                 Err(PostError::StaleRevisions(now)) if rechecks < RECHECKS_MAX => {
@@ -416,7 +460,13 @@ impl StagedLane {
                 op.own_id = self.next_id(place);
                 let given = match direction {
                     Direction::Write => self.send(&mut op),
-                    Direction::Read => self.copy(&mut op).map(|_| false),
+                    Direction::Read => self.copy(&mut op).map(|posted| match posted {
+                        Posted::Accepted(_) => false,
+                        Posted::Moved(bytes) => {
+                            op.moved += bytes;
+                            true
+                        }
+                    }),
                 };
                 let moved = op.moved;
                 self.ops[place] = Some(op);
@@ -438,26 +488,42 @@ impl StagedLane {
             }
         }
         if any {
-            self.inner.ring_doorbell()?;
-            self.devices.submit();
+            self.submit()?;
         }
         Ok(more)
     }
 
     /// Hears of what devices have done.
     fn collect(&mut self, events: &mut dyn LaneEvents) {
-        let passed = self.devices.collect(&mut Sorted { events, ended: &mut self.ended });
+        let mut sorted = Sorted { events, ended: &mut self.ended };
+        let passed = self.devices.as_mut().map_or(0, |devices| devices.collect(&mut sorted));
         (0..passed).for_each(|_| self.touch.released());
         self.take_ends(events);
+    }
+
+    /// Has everybody begin with what they were given.
+    fn submit(&mut self) -> Result<(), LaneFault> {
+        if let Some(devices) = self.devices.as_mut() {
+            devices.submit();
+        }
+        self.inner.ring_doorbell()
+    }
+
+    /// Whether these bytes go through a slot.
+    fn is_staged(&self, batch: &Batch<'_>) -> bool {
+        match (&self.devices, batch.local) {
+            (Some(_), local) => local.device().is_some(),
+            (None, local) => is_staged_within(local, batch.remote),
+        }
     }
 }
 
 impl Lane for StagedLane {
     #[inline]
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        match batch.local {
-            Memory::Host(_) => self.inner.post(batch),
-            Memory::Device(_) => self.post_staged(batch),
+        match (batch.local, batch.remote) {
+            (Memory::Device(_), _) | (_, RemoteMemory::Device(_)) if self.is_staged(batch) => self.post_staged(batch),
+            _ => self.inner.post(batch),
         }
     }
 
@@ -472,10 +538,7 @@ impl Lane for StagedLane {
     }
 
     fn ring_doorbell(&mut self) -> Result<(), LaneFault> {
-        if self.has_any() {
-            self.devices.submit();
-        }
-        self.inner.ring_doorbell()
+        if self.has_any() { self.submit() } else { self.inner.ring_doorbell() }
     }
 
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError> {
@@ -491,14 +554,15 @@ impl Lane for StagedLane {
                 self.between[op.direction as usize].retain(|&waiting| waiting != place);
                 CancelledOp::Quiesced
             }
-            Hop::Device => match self.devices.cancel_op(op.own_id) {
-                Some(CancelledOp::Quiesced) => {
+            Hop::Near => match self.devices.as_mut().map(|devices| devices.cancel_op(op.own_id)) {
+                None => self.inner.cancel_op(op.own_id),
+                Some(Some(CancelledOp::Quiesced)) => {
                     self.touch.released();
                     CancelledOp::Quiesced
                 }
-                _ => CancelledOp::LocalPending,
+                Some(_) => CancelledOp::LocalPending,
             },
-            Hop::Transport => match self.inner.cancel_op(op.own_id) {
+            Hop::Far => match self.inner.cancel_op(op.own_id) {
                 CancelledOp::Quiesced => CancelledOp::Quiesced,
                 // What may be touched here is the slot.
                 CancelledOp::RemotePending | CancelledOp::LocalPending => CancelledOp::RemotePending,
@@ -536,7 +600,7 @@ impl Lane for StagedLane {
             self.finish(place, Err(Cause::Cancelled.into()), events);
         }
         // What a device has lost is held for ever.
-        is_quiet && !self.devices.is_busy() && !self.touch.is_held()
+        is_quiet && self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) && !self.touch.is_held()
     }
 
     fn why_broken(&self) -> Option<String> {

@@ -1,8 +1,9 @@
-//! Memory of a device on this side of a session whose transport moves host memory.
+//! Memory that a device and what is at the other end of a session do not both reach: a device's here and a peer's host memory, or, within a process,
+//! a device's and host memory that Penstock has not mapped.
 //!
-//! Bytes go through pinned memory of the worker, a slot for each post. Of a WRITE a device copies into the slot first, and from there it leaves as host
-//! memory does; a READ comes into the slot, and a device copies it to its place. So a transport needs nothing for it, and knows nothing of it:
-//! this stands around its lanes and its registrar.
+//! Bytes go through pinned memory of the worker, a slot for each post. A WRITE is copied into the slot first, and leaves from there as host memory does; a
+//! READ comes into the slot, and is copied to its place. So a transport needs nothing for it, and knows nothing of it: this stands around its lanes and
+//! its registrar.
 //!
 //! - [`slots`]: the memory between
 //! - [`lane`]: one worker's lane, with what is between its two hops
@@ -17,7 +18,7 @@ use penstock_core::Direction;
 use penstock_core::limits::UNITS_AT_ONCE;
 use penstock_memory::{Memory, MemoryError, Region};
 
-use self::lane::StagedLane;
+use self::lane::{StagedLane, is_staged_within};
 use self::slots::Slots;
 use crate::caps::Caps;
 use crate::device::Devices;
@@ -47,26 +48,36 @@ impl Staging {
     /// Has the lanes of a session take memory of devices on this side.
     pub fn over(self: &Arc<Self>, link: Link, peer_index: u32) -> Link {
         let Link { lanes, registrar, peer_view, .. } = link;
-        let staged =
-            |(worker, lane)| Box::new(StagedLane::new(self, lane, &peer_view, worker, peer_index)) as Box<dyn Lane>;
+        let view = (&peer_view, registrar.reaches_devices());
+        let staged = |(worker, lane)| Box::new(StagedLane::new(self, lane, view, worker, peer_index)) as Box<dyn Lane>;
         let lanes = lanes.into_iter().enumerate().map(staged).collect();
         let registrar = Arc::new(StagedRegistrar { inner: registrar, staging: Arc::clone(self) });
         Link { lanes, registrar, peer_view, ..link }
     }
 
-    /// Whether and how bytes go between a device's memory here and this memory of a peer.
-    fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Option<Result<Pair, ImportError>> {
-        // A card looks local memory up by its region's key.
-        if local.device().is_none() || matches!(remote, RemoteMemory::Device(_) | RemoteMemory::Rdma(_)) {
-            return None;
-        }
+    /// Whether and how bytes go between this memory here and this one of a peer through staging memory.
+    fn pair(
+        &self,
+        inner: &dyn Registrar,
+        caps: &Caps,
+        local: &Memory,
+        remote: &RemoteMemory,
+    ) -> Option<Result<Pair, ImportError>> {
+        let device = match (inner.reaches_devices(), remote) {
+            (true, _) if !is_staged_within(local, remote) => return None,
+            (true, RemoteMemory::Device(window)) => Memory::Device(window.clone()),
+            // A card looks local memory up by its region's key.
+            (false, RemoteMemory::Device(_) | RemoteMemory::Rdma(_)) => return None,
+            (false, _) if local.device().is_none() => return None,
+            _ => local.clone(),
+        };
         let pair =
             Pair { is_synchronous: false, is_ordered: false, splits: caps.multi_worker, units_at_once: UNITS_AT_ONCE };
-        Some(self.prepare(local).map(|()| pair))
+        Some(self.prepare(&device).map(|()| pair))
     }
 
     /// All workers can stage for this device from now on.
-    fn prepare(&self, local: &Memory) -> Result<(), ImportError> {
+    fn prepare(&self, device: &Memory) -> Result<(), ImportError> {
         for (worker, slots) in self.slots.iter().enumerate() {
             for slots in slots {
                 let slots = match slots.get() {
@@ -77,7 +88,7 @@ impl Staging {
                         slots.get_or_init(|| Arc::new(made))
                     }
                 };
-                self.devices.pair(local, &slots.memory)?;
+                self.devices.pair(device, &slots.memory)?;
             }
         }
         Ok(())
@@ -125,7 +136,8 @@ impl Registrar for StagedRegistrar {
     }
 
     fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
-        self.staging.pair(caps, local, remote).unwrap_or_else(|| self.inner.pair(caps, local, remote))
+        let staged = self.staging.pair(&*self.inner, caps, local, remote);
+        staged.unwrap_or_else(|| self.inner.pair(caps, local, remote))
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use penstock::config::{StagingChoice, TransportName};
-use penstock::{Cause, Config, LocalRegion, NoteId, Plan, Pool, PoolSpec, RemoteRegion, Span, Submit, SystemEnv};
+use penstock::{
+    Cause, Config, LocalRegion, NoteId, Plan, Pool, PoolSpec, RemoteRegion, Rights, Span, Submit, SystemEnv,
+};
 
 use crate::MIB;
 use crate::card::{self, Buffer, Card};
@@ -52,6 +54,14 @@ impl Stage {
 fn few_slots(mut config: Config) -> Config {
     config.device.staging_bytes = 128 << 10;
     config
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Scattered and odd spans in both directions, with many slots and with two, a counter that says that all is there, and host memory beside them.
@@ -108,6 +118,86 @@ pub(crate) fn both_directions() {
     assert_eq!(card::forbidden(), "", "nothing of this waits for the device, or uses what is its caller's");
 }
 
+/// Within a process: host memory that Penstock has not mapped, at either end, in both directions.
+pub(crate) fn host_memory_of_the_callers() {
+    let spans: Vec<Span> =
+        (0..300).map(|at| Span { local: at * 3000 + 7, remote: (299 - at) * 3000 + 13, len: 1 + at * 9 }).collect();
+    for configured in [few_slots as fn(Config) -> Config, |config| config] {
+        let pair = Pair::start(configured);
+        let own = |seed| penstock::HostMemory::from_vec(pattern(MIB, seed)).unwrap();
+        let (near_own, far_own) = (own(1), own(2));
+        let windows = [near_own.window().clone(), far_own.window().clone()];
+        let (near_buffer, far_buffer) = (Buffer::new(MIB), Buffer::new(MIB));
+        let near_host = pair.near.register(near_own, "own", Rights::READ_WRITE).unwrap();
+        pair.far.register(far_own, "own", Rights::READ_WRITE).unwrap();
+        let near_device = near_buffer.register(&pair.near, "device");
+        far_buffer.register(&pair.far, "device");
+        let pool = pair.near.pool(PoolSpec::host(MIB).label("pool")).unwrap();
+        let region = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
+        let seen = |window: &penstock::Window| {
+            let mut bytes = vec![0; MIB as usize];
+            window.read_into(0, &mut bytes).unwrap();
+            bytes
+        };
+        for round in 0..4 {
+            let (is_write, is_host_near) = (round % 2 == 0, round / 2 == 0);
+            let (near, far) = (pattern(MIB, 10 + round), pattern(MIB, 20 + round));
+            let (local, remote) = match is_host_near {
+                true => {
+                    windows[0].write_from(0, &near).unwrap();
+                    far_buffer.write(&far);
+                    (&near_host, region("device"))
+                }
+                false => {
+                    near_buffer.write(&near);
+                    windows[1].write_from(0, &far).unwrap();
+                    (&near_device, region("own"))
+                }
+            };
+            let plan = if is_write { Plan::write(local, &remote) } else { Plan::read(local, &remote) };
+            let plan = plan.extents(&spans).build().unwrap();
+            // Beside it a copy that needs no slot.
+            let direct =
+                Plan::write(&*pool, &region("device")).extents(&[Span { local: 0, remote: MIB - 64, len: 64 }]);
+            let direct = pair.peer.submit(&direct.build().unwrap(), Submit::new().within(PATIENCE)).unwrap();
+            let moved = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+            assert_eq!(moved.bytes, spans.iter().map(|span| span.len).sum::<u64>());
+            assert_eq!(direct.wait().unwrap().bytes, 64);
+            let (mut expected_near, mut expected_far) = (near.clone(), far.clone());
+            for span in &spans {
+                let (here, there) = (span.local as usize, span.remote as usize);
+                let (here, there) = (here..here + span.len as usize, there..there + span.len as usize);
+                match is_write {
+                    true => expected_far[there].copy_from_slice(&near[here]),
+                    false => expected_near[here].copy_from_slice(&far[there]),
+                }
+            }
+            let (here, mut there) = match is_host_near {
+                true => (seen(&windows[0]), far_buffer.read()),
+                false => (near_buffer.read(), seen(&windows[1])),
+            };
+            if is_host_near {
+                // What the other copy has put there.
+                there[MIB as usize - 64..].copy_from_slice(&far[MIB as usize - 64..]);
+            }
+            assert!(here == expected_near && there == expected_far, "round {round}");
+        }
+        // Memory of the caller's is back when nothing has it.
+        let card = Card::of_this_process();
+        card.hold();
+        let plan = Plan::read(&near_host, &region("device")).extents(&spans).build().unwrap();
+        let transfer = pair.peer.submit(&plan, Submit::new().within(Duration::from_millis(60))).unwrap();
+        assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
+        // What a device has of a lane is one thing to whoever waits, the slot or not.
+        let _held = near_host.revoke(&[(0, MIB)], Duration::from_millis(20)).unwrap();
+        let before = seen(&windows[0]);
+        card.go_on();
+        wait_until(|| pair.near.quarantined().is_empty());
+        assert!(seen(&windows[0]) == before, "bytes have landed");
+    }
+    assert_eq!(card::forbidden(), "");
+}
+
 /// A transfer that is given up while the device has it: memory here is withheld until the device is done, and nothing lands at the peer.
 pub(crate) fn given_up() {
     for transport in OVER {
@@ -128,11 +218,7 @@ pub(crate) fn given_up() {
             assert!(back.is_quiesced(), "{transport}, write: {is_write}: nothing of it is at the peer");
             let before = stage.seen_there();
             card.go_on();
-            let end = Instant::now() + PATIENCE;
-            while !stage.pair.near.quarantined().is_empty() {
-                assert!(Instant::now() < end, "{transport}, write: {is_write}");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_until(|| stage.pair.near.quarantined().is_empty());
             assert!(stage.seen_there() == before && before == pattern(MIB, 7), "{transport}: bytes have landed");
         }
     }
@@ -180,11 +266,7 @@ pub(crate) fn session_ends() {
             let held = stage.device.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
             assert!(!held.is_quiesced(), "{transport}, write: {is_write}: the device has it");
             card.go_on();
-            let end = Instant::now() + PATIENCE;
-            while !stage.pair.near.quarantined().is_empty() {
-                assert!(Instant::now() < end, "{transport}, write: {is_write}");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_until(|| stage.pair.near.quarantined().is_empty());
             assert!(stage.pair.near.close(PATIENCE).is_empty());
         }
     }
