@@ -94,8 +94,15 @@ pub trait LocalSide {
     /// Copies bytes that leave. An error ends the operation.
     fn gather(&mut self, op: OutgoingOp, pieces: &[Piece], into: &mut [u8]) -> Result<(), Cause>;
 
-    /// Names bytes that leave from where they lie, before anything else is asked of this side. An error ends the operation.
-    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause>;
+    /// Names bytes that leave from where they lie, before anything else is asked of this side; where they are scattered they are fetched meanwhile. An
+    /// error ends the operation.
+    fn lend(
+        &mut self,
+        op: OutgoingOp,
+        pieces: &[Piece],
+        lent: &mut Vec<LentPiece>,
+        is_scattered: bool,
+    ) -> Result<(), Cause>;
 
     /// Bytes of a WRITE of this side will be gathered soon.
     fn prefetch(&mut self, operation: u64, piece: Piece) {

@@ -417,8 +417,22 @@ impl Target {
         (bytes - u64::from(part.index) * chunk).min(chunk) as usize
     }
 
-    /// In how many extents all of an answer's bytes are.
-    pub fn answer_extents(&self, operation: u64) -> usize {
+    /// In how many extents they are, at most.
+    pub fn answer_extents(&self, part: OpPart) -> usize {
+        let op = &self.ops[slot(part.operation)];
+        let start = u64::from(part.index) * even_part(op.bytes, self.chunk) as u64;
+        let end = start + self.answer_bytes(part) as u64;
+        let mut at = 0;
+        let is_touched = |&&(_, len): &&(u64, u64)| {
+            let from = at;
+            at += len;
+            from < end && start < at
+        };
+        op.extents.iter().filter(is_touched).count()
+    }
+
+    /// In how many extents all bytes of an answer are.
+    pub fn runs(&self, operation: u64) -> usize {
         self.ops[slot(operation)].extents.len()
     }
 

@@ -139,10 +139,19 @@ impl LocalSide for Side {
         Self::touch(target, Self::memory(local, reads, op), pieces, reader(into))
     }
 
-    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
+    fn lend(
+        &mut self,
+        op: OutgoingOp,
+        pieces: &[Piece],
+        lent: &mut Vec<LentPiece>,
+        is_scattered: bool,
+    ) -> Result<(), Cause> {
         let Self { target, local, reads, .. } = self;
         Self::touch(target, Self::memory(local, reads, op), pieces, |window, offset, len| {
             // This side's section lasts until the port has sent the burst, so these bytes are let until then.
+            if is_scattered {
+                copy::prefetch_read(window, offset, len as u64);
+            }
             lent.push(LentPiece { address: window.address_of(offset, len as u64)?, len: len as u64 });
             Ok(())
         })

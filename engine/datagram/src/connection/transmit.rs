@@ -14,15 +14,15 @@ use crate::wire::{
 /// in long pieces the processor looks ahead by itself.
 const PREFETCHED_BYTES: usize = 8192;
 
-/// Shorter payloads are copied: a piece that is lent costs about as much.
+/// Shorter pieces, on the average of a packet, are copied: each that is lent costs about as much.
 const LENT_BYTES_MIN: usize = 512;
 
 /// Bytes of an item in a header, and of its payload.
 struct ItemSize {
     heads: usize,
     payload: usize,
-    /// In how many runs of this side's memory the operation's bytes lie.
-    runs: usize,
+    /// In how many pieces of this side's memory the payload lies at most; none: elsewhere, or nobody asked.
+    pieces: Option<usize>,
 }
 
 /// The messages of the packet that is being put together.
@@ -32,8 +32,8 @@ pub(super) struct Selection {
     /// Bytes that are left for more.
     room: usize,
     payload: usize,
-    /// In how many runs of this side's memory all bytes of its operations lie.
-    runs: usize,
+    /// In how many pieces of memory that lies; none: some of it is not memory of this side.
+    pieces: Option<usize>,
     /// Whether it carries anything for the first time.
     is_first: bool,
 }
@@ -49,7 +49,7 @@ impl DatagramConnection {
         loop {
             room.lent.iter_mut().for_each(|lent| lent.clear());
             let owes_ack = self.ack_is_due(now);
-            self.select(now, owes_ack);
+            self.select(now, owes_ack, room.lent.is_some());
             if self.selection.items.is_empty() && !owes_ack {
                 self.turn_by = self.deadline();
                 return None;
@@ -84,7 +84,7 @@ impl DatagramConnection {
 
     /// Chooses what the next packet carries, and takes it: control first, then data of both directions in turns. An acknowledgement that
     /// is owed has its room; if nothing fits beside it, it leaves alone.
-    fn select(&mut self, now: Timestamp, owes_ack: bool) {
+    fn select(&mut self, now: Timestamp, owes_ack: bool, lends: bool) {
         let ack_room = if owes_ack { ack_bytes(ACK_WORDS_WITH_PAYLOAD) } else { 0 };
         self.selection.begin(self.settings.message_frame() - FIXED_BYTES - TAG_BYTES - ack_room);
         self.blocked_until = self.held_back(now);
@@ -96,7 +96,7 @@ impl DatagramConnection {
         while self.selection.has_room()
             && let Some(item) = self.candidate(&mut from, has_credit)
         {
-            let size = self.size(item);
+            let size = self.size(item, lends);
             if !self.selection.push(item, size) {
                 break;
             }
@@ -140,23 +140,21 @@ impl DatagramConnection {
         answer
     }
 
-    fn size(&self, item: PacketItem) -> ItemSize {
-        let head = |heads| ItemSize { heads, payload: 0, runs: 0 };
+    fn size(&self, item: PacketItem, lends: bool) -> ItemSize {
+        let head = |heads| ItemSize { heads, payload: 0, pieces: Some(0) };
         match item {
             PacketItem::Write(part) => {
                 let (pieces, payload) = self.initiator.part_size(part);
-                let runs = self.initiator.request(part.operation).2.len();
-                ItemSize { heads: WRITE_BYTES + pieces * EXTENT_BYTES, payload, runs }
+                ItemSize { heads: WRITE_BYTES + pieces * EXTENT_BYTES, payload, pieces: Some(pieces) }
             }
             PacketItem::Read(operation) => head(WRITE_BYTES + self.initiator.request(operation).2.len() * EXTENT_BYTES),
             PacketItem::Notify(part) => {
                 let payload = self.initiator.note(part).1.len();
-                // Its payload is none of this side's memory.
-                ItemSize { heads: NOTIFY_BYTES, payload, runs: if payload == 0 { 0 } else { usize::MAX } }
+                ItemSize { heads: NOTIFY_BYTES, payload, pieces: (payload == 0).then_some(0) }
             }
             PacketItem::Data(part) => {
-                let runs = self.target.answer_extents(part.operation);
-                ItemSize { heads: DATA_BYTES, payload: self.target.answer_bytes(part), runs }
+                let pieces = lends.then(|| self.target.answer_extents(part));
+                ItemSize { heads: DATA_BYTES, payload: self.target.answer_bytes(part), pieces }
             }
             PacketItem::Refused(_) => head(REFUSED_BYTES),
             PacketItem::GivenUp(_) | PacketItem::Credit(_) => head(SHORT_BYTES),
@@ -260,7 +258,14 @@ impl DatagramConnection {
                 _ => continue,
             };
             let taken = match lent.as_deref_mut() {
-                Some(lent) => side.lend(op, own, lent),
+                Some(lent) => {
+                    // Whoever copies it from there fetches nothing ahead, and only within a long run the processor does.
+                    let is_scattered = match item {
+                        PacketItem::Data(part) => target.runs(part.operation) > 1,
+                        item => initiator.request(item.operation()).2.len() > 1,
+                    };
+                    side.lend(op, own, lent, is_scattered)
+                }
                 None => {
                     let (into, rest) = payload.split_at_mut(bytes);
                     payload = rest;
@@ -324,7 +329,7 @@ impl Selection {
     /// An empty one, with so much room.
     fn begin(&mut self, room: usize) {
         self.items.clear();
-        (self.room, self.payload, self.runs, self.is_first) = (room, 0, 0, false);
+        (self.room, self.payload, self.pieces, self.is_first) = (room, 0, Some(0), false);
     }
 
     /// Several messages leave room for an acknowledgement: it is one more that is small.
@@ -339,20 +344,19 @@ impl Selection {
 
     /// Adds a message, if there is room for it.
     fn push(&mut self, item: PacketItem, size: ItemSize) -> bool {
-        let ItemSize { heads, payload, runs } = size;
+        let ItemSize { heads, payload, pieces } = size;
         let fits = self.items.len() < MESSAGES_MAX && heads + payload + self.kept() <= self.room;
         if fits {
             self.items.push(item);
             self.room -= heads + payload;
             self.payload += payload;
-            self.runs = self.runs.saturating_add(runs);
+            self.pieces = self.pieces.zip(pieces).map(|(all, its)| all + its);
         }
         fits
     }
 
-    /// Whether its payload had better leave from where it lies: whoever copies it there fetches nothing ahead, so that only within a long run
-    /// the processor does.
+    /// Whether its payload had better leave from where it lies.
     fn is_worth_lending(&self) -> bool {
-        self.runs == 1 && self.payload >= LENT_BYTES_MIN
+        self.pieces.is_some_and(|pieces| pieces > 0 && self.payload >= pieces * LENT_BYTES_MIN)
     }
 }

@@ -24,7 +24,7 @@ impl LocalSide for Stub {
         Ok(())
     }
 
-    fn lend(&mut self, _: OutgoingOp, _: &[Piece], _: &mut Vec<LentPiece>) -> Result<(), Cause> {
+    fn lend(&mut self, _: OutgoingOp, _: &[Piece], _: &mut Vec<LentPiece>, _: bool) -> Result<(), Cause> {
         Ok(())
     }
 

@@ -51,7 +51,7 @@ impl LocalSide for Side {
         Ok(())
     }
 
-    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
+    fn lend(&mut self, op: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>, _: bool) -> Result<(), Cause> {
         self.look(op, pieces);
         lent.extend(pieces.iter().map(|piece| LentPiece { address: piece.offset, len: piece.len.into() }));
         Ok(())
