@@ -471,6 +471,36 @@ fn stand_in_an_inline_engine_moves_device_memory_and_is_woken() {
     }
 }
 
+#[test]
+fn stand_in_a_lane_that_finds_a_full_queue_goes_on_when_there_is_room() {
+    if !on_stand_in("stand_in_a_lane_that_finds_a_full_queue_goes_on_when_there_is_room", "seed=8") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let third = pair.another("third");
+    let near = pair.near.pool(PoolSpec::host(MIB).label("near")).unwrap();
+    let (there, elsewhere) = (Buffer::new(MIB), Buffer::new(MIB));
+    there.register(&pair.far, "device");
+    elsewhere.register(&third, "device");
+    let other = pair.near.connect(&third.descriptor(), PATIENCE).unwrap();
+    let spans: Vec<Span> = (0..6000).map(|at| Span { local: at * 100, remote: at * 100, len: 50 }).collect();
+    let plan = |peer: &penstock::Peer<_>, spans: &[Span]| {
+        let region = peer.wait_region("device", PATIENCE).unwrap();
+        Plan::write(&near, &region).extents(spans).build().unwrap()
+    };
+    let (many, one) = (plan(&pair.peer, &spans), plan(&other, &spans[..1]));
+    let card = Card::of_this_process();
+    card.hold();
+    let first = pair.peer.submit(&many, Submit::new().within(PATIENCE)).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let second = other.submit(&one, Submit::new().within(PATIENCE)).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    card.go_on();
+    let begun = Instant::now();
+    assert_eq!((first.wait().unwrap().bytes, second.wait().unwrap().bytes), (300_000, 50));
+    assert!(begun.elapsed() < PATIENCE / 2, "somebody slept until its deadline");
+}
+
 /// Tests of device memory here and host memory there.
 macro_rules! staged {
     ($($name:ident: $body:ident, $plan:literal;)+) => {

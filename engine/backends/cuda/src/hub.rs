@@ -39,6 +39,8 @@ struct State {
     ended: Ends,
     /// What a device has that does not go on: it keeps the memory.
     lost: Vec<OpenOp>,
+    /// Lanes that have found no room in a queue, by the indices of their peers.
+    without_room: Vec<u32>,
     asked_at: Timestamp,
 }
 
@@ -221,11 +223,18 @@ impl Driver for HubDriver {
         self.hub.bell.silence();
         let mut state = self.hub.lock();
         state.look(&*self.hub.env);
-        let told = state.ended.iter().enumerate().filter(|(_, ended)| !ended.is_empty());
-        told.fold(false, |_, (peer_index, _)| {
+        let State { movers, ended, without_room, .. } = &mut *state;
+        let told = ended.iter().enumerate().filter(|(_, ended)| !ended.is_empty());
+        let mut any = false;
+        let mut mark = |peer_index| {
             self.ready.mark(peer_index);
-            true
-        })
+            any = true;
+        };
+        told.for_each(|(peer_index, _)| mark(peer_index));
+        if !without_room.is_empty() && movers.iter().flat_map(|mover| &mover.queues).all(CopyQueue::has_room) {
+            without_room.drain(..).for_each(|peer_index| mark(peer_index as usize));
+        }
+        any
     }
 
     fn rest(&mut self, now: Timestamp) -> Rest {
@@ -312,7 +321,13 @@ impl DeviceLane for HubLane {
         let queue = &mut mover.queues[way as usize];
         match (mover.has_failed, queue.has_room()) {
             (true, _) => Err(PostError::Refused(Cause::DeviceFailed)),
-            (false, false) => Err(PostError::Full),
+            (false, false) => {
+                let peer_index = self.id.peer_index;
+                if !state.without_room.contains(&peer_index) {
+                    state.without_room.push(peer_index);
+                }
+                Err(PostError::Full)
+            }
             (false, true) => {
                 let copies = spans.iter().filter_map(copy);
                 queue.push((batch.completion_id, self.id), [from.clone(), to.clone()], copies);

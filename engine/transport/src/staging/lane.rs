@@ -93,6 +93,8 @@ pub(super) struct StagedLane {
     peer_index: u32,
     ops: Vec<Option<StagedOp>>,
     free: Vec<usize>,
+    /// By direction, how many slots they have.
+    slots: [usize; 2],
     /// Lists of spans, to be used again.
     lists: Vec<Vec<Span>>,
     posts: u64,
@@ -206,6 +208,7 @@ impl StagedLane {
             peer_index,
             ops: Vec::new(),
             free: Vec::new(),
+            slots: [0; 2],
             lists: Vec::new(),
             posts: 0,
             between: Default::default(),
@@ -227,9 +230,10 @@ impl StagedLane {
             return Err(PostError::OutOfBounds);
         }
         let Some(slots) = self.staging.slots(self.worker, batch.direction) else {
-            return Err(PostError::Fault(LaneFault(Cause::NoPath)));
+            return Err(PostError::Refused(Cause::NoPath));
         };
-        let slot = slots.take(self.peer_index).ok_or(PostError::Full)?;
+        let slot = slots.take(self.peer_index, self.slots[batch.direction as usize]).ok_or(PostError::Full)?;
+        self.slots[batch.direction as usize] += 1;
         if self.ops.capacity() == 0 {
             // Whatever is under way later, nothing of this grows then.
             self.ops.reserve(IN_FLIGHT_PER_LANE_MAX);
@@ -433,7 +437,8 @@ impl StagedLane {
 
     /// An operation has ended: its completion id, and the slot that it had.
     fn take_out(&mut self, place: usize) -> Option<(u64, StagingSlot)> {
-        let StagedOp { completion_id, slot, mut spans, .. } = self.ops.get_mut(place)?.take()?;
+        let StagedOp { completion_id, slot, mut spans, direction, .. } = self.ops.get_mut(place)?.take()?;
+        self.slots[direction as usize] -= 1;
         spans.clear();
         self.lists.push(spans);
         self.free.push(place);

@@ -48,10 +48,11 @@ impl Slots {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot; none: the lane of this peer is marked ready when there is one.
-    pub(super) fn take(self: &Arc<Self>, peer_index: u32) -> Option<StagingSlot> {
+    /// A slot for a lane that has so many; none: the lane of this peer is marked ready when one comes back. A lane gets no more than it leaves, so that
+    /// a peer that is slow does not keep the others from theirs.
+    pub(super) fn take(self: &Arc<Self>, peer_index: u32, has: usize) -> Option<StagingSlot> {
         let mut state = self.lock();
-        let place = state.free.pop();
+        let place = if has < state.free.len() { state.free.pop() } else { None };
         if place.is_none() && !state.without.contains(&peer_index) {
             state.without.push(peer_index);
         }
@@ -93,19 +94,22 @@ mod tests {
     fn who_has_found_none_is_marked_when_there_is_one() {
         let ready = ReadyBits::heap(64);
         let slots = Arc::new(Slots::new(2 * SLOT_BYTES, ready.clone()).unwrap());
-        let (one, two) = (slots.take(3).unwrap(), slots.take(3).unwrap());
+        let one = slots.take(3, 0).unwrap();
+        assert!(slots.take(3, 1).is_none(), "the other one is for others");
+        ready.take_each(|_| panic!("nothing has come back"));
+        let two = slots.take(4, 0).unwrap();
         assert_ne!(one.offset(), two.offset());
-        assert!(slots.take(5).is_none() && slots.take(5).is_none() && slots.take(7).is_none());
+        assert!(slots.take(5, 0).is_none() && slots.take(5, 0).is_none());
         assert!(ready.is_empty_below(64));
         let offset = one.offset();
         drop(one);
         let mut marked = Vec::new();
         ready.take_each(|peer_index| marked.push(peer_index));
-        assert_eq!(marked, [5, 7]);
-        assert_eq!(slots.take(5).unwrap().offset(), offset);
+        assert_eq!(marked, [3, 5]);
+        assert_eq!(slots.take(5, 0).unwrap().offset(), offset);
         two.withhold();
-        let again = slots.take(5).unwrap();
+        let again = slots.take(5, 0).unwrap();
         assert_eq!(again.offset(), offset);
-        assert!(slots.take(5).is_none(), "the other one is nobody's");
+        assert!(slots.take(5, 0).is_none(), "the other one is nobody's");
     }
 }
