@@ -182,16 +182,17 @@ pub(crate) fn host_memory_of_the_callers() {
             }
             assert!(here == expected_near && there == expected_far, "round {round}");
         }
-        // Memory of the caller's is back when nothing has it.
+        // Memory that is taken back between the hops is not written.
         let card = Card::of_this_process();
         card.hold();
         let plan = Plan::read(&near_host, &region("device")).extents(&spans).build().unwrap();
-        let transfer = pair.peer.submit(&plan, Submit::new().within(Duration::from_millis(60))).unwrap();
-        assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
+        let transfer = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
         // What a device has of a lane is one thing to whoever waits, the slot or not.
         let _held = near_host.revoke(&[(0, MIB)], Duration::from_millis(20)).unwrap();
         let before = seen(&windows[0]);
         card.go_on();
+        assert_eq!(transfer.wait().unwrap_err().cause, Cause::RevokedHere);
         wait_until(|| pair.near.quarantined().is_empty());
         assert!(seen(&windows[0]) == before, "bytes have landed");
     }
