@@ -118,6 +118,29 @@ fn two_namespaces_meet_over_af_packet_by_the_files_for_them() {
     );
 }
 
+#[test]
+fn mistakes_of_a_device_are_named_when_the_engine_starts() {
+    if let Some(reason) = why_not() {
+        return skip("mistakes_of_a_device_are_named_when_the_engine_starts", reason);
+    }
+    let lines = [
+        "ip link add dp0 type veth peer name dp1; ip link set dp0 up; ip link set dp1 up",
+        "sed 's/iface=dp0/iface=dp0,qpairs=2/' configs/datagram-af-packet.yaml > two.yaml",
+        "printf '\\nworkers:\\n  count: 2\\n' >> two.yaml",
+        "! penstock serve --config two.yaml",
+        "sed s/dp0/dp7/ configs/datagram-af-packet.yaml > none.yaml",
+        "! penstock serve --config none.yaml",
+        // A station that has the address of another one hears of it, and the other does.
+        "for end in 0 1; do sed s/iface=dp0/iface=dp$end/ configs/datagram-af-packet.yaml > $end.yaml; \
+         penstock serve --listen 127.0.0.1:740$end --config $end.yaml --for 2 > $end.log 2>&1 & sleep 0.5; done; wait; cat 0.log 1.log",
+    ];
+    let ran = type_in("", &lines);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    assert!(ran.err.contains("by their UDP port (rte_flow: "), "{ran:?}");
+    assert!(ran.err.contains("names the interface `dp7`, and this host has none of that name"), "{ran:?}");
+    assert_eq!(ran.out.matches("another station has this address too").count(), 2, "{ran:?}");
+}
+
 /// Huge pages for a while; the host has as many afterwards as before.
 struct HugePages {
     before: String,
