@@ -252,6 +252,7 @@ functions! {
         2000 fn cuEventRecord(event: CUevent, stream: CUstream);
         2000 fn cuEventQuery(event: CUevent);
         3020 fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+        10000 fn cuStreamIsCapturing(stream: CUstream, status: *mut c_int);
     }
     optional {
         10020 fn cuMemGetAllocationGranularity(

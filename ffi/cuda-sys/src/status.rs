@@ -34,6 +34,7 @@ statuses! {
     INVALID_CONTEXT = 201, "invalid context";
     ECC_UNCORRECTABLE = 214, "an error in memory that cannot be corrected";
     INVALID_HANDLE = 400, "invalid handle";
+    ILLEGAL_STATE = 401, "illegal state";
     NOT_FOUND = 500, "not found";
     NOT_READY = 600, "not ready";
     ILLEGAL_ADDRESS = 700, "illegal address";
@@ -46,6 +47,9 @@ statuses! {
     SYSTEM_NOT_READY = 802, "the system is not ready";
     SYSTEM_DRIVER_MISMATCH = 803, "the library and the kernel's driver are of different releases";
     COMPAT_NOT_SUPPORTED_ON_DEVICE = 804, "the device does not run with this library and the kernel's driver";
+    STREAM_CAPTURE_UNSUPPORTED = 900, "not permitted while a stream is captured";
+    STREAM_CAPTURE_INVALIDATED = 901, "the capture is invalidated";
+    STREAM_CAPTURE_IMPLICIT = 906, "it would draw the default stream into a capture";
     UNKNOWN = 999, "unknown";
 }
 
@@ -82,6 +86,7 @@ mod tests {
             (Status::INVALID_CONTEXT, CUresult::CUDA_ERROR_INVALID_CONTEXT),
             (Status::ECC_UNCORRECTABLE, CUresult::CUDA_ERROR_ECC_UNCORRECTABLE),
             (Status::INVALID_HANDLE, CUresult::CUDA_ERROR_INVALID_HANDLE),
+            (Status::ILLEGAL_STATE, CUresult::CUDA_ERROR_ILLEGAL_STATE),
             (Status::NOT_FOUND, CUresult::CUDA_ERROR_NOT_FOUND),
             (Status::NOT_READY, CUresult::CUDA_ERROR_NOT_READY),
             (Status::ILLEGAL_ADDRESS, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS),
@@ -94,6 +99,9 @@ mod tests {
             (Status::SYSTEM_NOT_READY, CUresult::CUDA_ERROR_SYSTEM_NOT_READY),
             (Status::SYSTEM_DRIVER_MISMATCH, CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH),
             (Status::COMPAT_NOT_SUPPORTED_ON_DEVICE, CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE),
+            (Status::STREAM_CAPTURE_UNSUPPORTED, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+            (Status::STREAM_CAPTURE_INVALIDATED, CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+            (Status::STREAM_CAPTURE_IMPLICIT, CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT),
             (Status::UNKNOWN, CUresult::CUDA_ERROR_UNKNOWN),
         ];
         for (ours, theirs) in known {

@@ -72,7 +72,7 @@ impl Batch<'_> {
         // SAFETY: as many entries as there is room for, which nobody else has yet.
         unsafe { mapping.as_ptr().cast::<Entry>().copy_from_nonoverlapping(entries.as_ptr(), entries.len()) };
         let numbers = [entries.len() as u64, 0, 0, 0];
-        client.queue_file(stream, Kind::Batch, numbers, Some(&file)).map_err(of_all)
+        client.queue_file(stream, Kind::Batch, numbers, Some(&file)).map(|_| ()).map_err(of_all)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The client's end of the card: the process that executes, and what this one knows of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::forbidden::note;
 use crate::plan::plan;
-use crate::protocol::{EVENTS_MAX, Kind, Mapping, Message, Progress, STREAMS_MAX, memory_file};
+use crate::protocol::{Kind, Mapping, Message, Progress, STREAMS_MAX, memory_file};
 use crate::status;
 
 /// Copies and words of one stream that may wait: the call blocks then, until the stream moves.
@@ -50,6 +51,14 @@ pub(crate) struct Handle {
     pub(crate) ordinal: u32,
 }
 
+/// An event, and the place in a stream that it was recorded at last.
+pub(crate) struct Event {
+    /// The number of the device whose context it is of.
+    pub(crate) ordinal: u32,
+    /// The stream, and how many messages that has done when the event has come. None: it was never recorded.
+    pub(crate) recorded: Option<(u32, u64)>,
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) device: BTreeMap<u64, Range>,
@@ -65,10 +74,14 @@ pub(crate) struct State {
     pub(crate) moved: BTreeMap<u32, u64>,
     /// Of each stream that was destroyed with work left, which is done, how many messages it was given.
     pub(crate) destroyed_streams: BTreeMap<u32, u64>,
-    /// Of each event that there is how often it was recorded.
-    pub(crate) events: BTreeMap<u64, u64>,
-    /// The same of those that were destroyed before they came.
-    pub(crate) destroyed_events: BTreeMap<u64, u64>,
+    /// Of each stream that there is the number of the device whose context it is of.
+    pub(crate) stream_ordinals: BTreeMap<u32, u32>,
+    /// Default streams, which are made when they are used first: of a device the legacy one, and one for each thread.
+    pub(crate) default_streams: BTreeMap<(u32, Option<u64>), u32>,
+    /// Streams whose work goes into a graph and is not done.
+    pub(crate) captured: BTreeSet<u32>,
+    pub(crate) events: BTreeMap<u64, Event>,
+    last_event: u64,
     last_id: u64,
     last_handle: u64,
 }
@@ -148,11 +161,6 @@ impl Client {
         self.progress().done[stream as usize].load(Ordering::Acquire)
     }
 
-    /// Of an event which use has come.
-    pub(crate) fn come(&self, event: u64) -> u64 {
-        self.progress().events[event as usize].load(Ordering::Acquire)
-    }
-
     pub(crate) fn progress(&self) -> &Progress {
         // SAFETY: it was mapped with that size, and stays.
         unsafe { &*self.progress.as_ptr().cast::<Progress>() }
@@ -212,17 +220,17 @@ impl Client {
 
     /// Gives a stream something to do. Blocks while it has as much as it may.
     pub(crate) fn queue(&self, stream: u32, kind: Kind, numbers: [u64; 4]) -> Result<(), u32> {
-        self.queue_file(stream, kind, numbers, None)
+        self.queue_file(stream, kind, numbers, None).map(|_| ())
     }
 
-    /// The same with a file.
+    /// The same with a file. Returns how many messages the stream has done when this one is done.
     pub(crate) fn queue_file(
         &self,
         stream: u32,
         kind: Kind,
         numbers: [u64; 4],
         file: Option<&OwnedFd>,
-    ) -> Result<(), u32> {
+    ) -> Result<u64, u32> {
         if self.given.fetch_add(1, Ordering::Relaxed) + 1 == plan().launch_fails {
             self.fail(status::LAUNCH_FAILED);
         }
@@ -232,6 +240,10 @@ impl Client {
                 return Err(self.failure());
             }
             let given = *state.streams.get(&stream).ok_or(status::INVALID_HANDLE)?;
+            if state.captured.contains(&stream) {
+                note("work given to a stream that is captured");
+                return Err(status::NOT_SUPPORTED);
+            }
             let moved = self.progress().moved[stream as usize].load(Ordering::Acquire);
             if !kind.moves() || state.moved.get(&stream).unwrap_or(&0) - moved < DEPTH_MAX {
                 break given;
@@ -244,7 +256,7 @@ impl Client {
         self.send(Message { kind, stream, numbers }, file)?;
         state.streams.insert(stream, given + 1);
         *state.moved.entry(stream).or_default() += u64::from(kind.moves());
-        Ok(())
+        Ok(given + 1)
     }
 }
 
@@ -315,8 +327,10 @@ impl State {
         (0..STREAMS_MAX as u32).find(is_free)
     }
 
-    pub(crate) fn free_event(&self) -> Option<u64> {
-        let is_free = |event: &u64| !self.events.contains_key(event) && !self.destroyed_events.contains_key(event);
-        (0..EVENTS_MAX as u64).find(is_free)
+    /// The number of a new event. None is used again, so that one that was destroyed is known as such.
+    pub(crate) fn add_event(&mut self, ordinal: u32) -> u64 {
+        self.last_event += 1;
+        self.events.insert(self.last_event, Event { ordinal, recorded: None });
+        self.last_event
     }
 }

@@ -7,11 +7,12 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::card::{State, client};
 use crate::context::check_current;
+use crate::event::cuEventQuery;
 use crate::memory::wait_for_all;
 use crate::protocol::{FROM_DEVICE, Kind, TO_DEVICE};
 use crate::start::{run, write_text};
 use crate::status;
-use crate::stream::{READS, WRITES, cuEventQuery, cuStreamQuery, finish, open, place_of};
+use crate::stream::{READS, WRITES, cuStreamQuery, finish, open, place_of};
 
 /// How often each was made.
 static MADE: Mutex<BTreeMap<&str, u32>> = Mutex::new(BTreeMap::new());

@@ -8,7 +8,7 @@
 //! - [`start`]: starting, and devices; [`context`]: contexts, and what a thread has current
 //! - [`memory`]: device memory, and what is known of a pointer; [`vmm`]: device memory that is made, mapped and passed on by itself
 //! - [`host`]: host memory that the card may reach
-//! - [`stream`]: what is to be done with it; [`batch`]: many copies at once
+//! - [`stream`]: what is to be done with it; [`batch`]: many copies at once; [`event`]: places in streams, and streams that are captured
 //! - [`forbidden`]: calls that Penstock makes nowhere, which are counted
 //! - [`model`]: a driver and devices without any process, for simulations
 //! - [`card`]: the process that does it (`bin/penstock-cuda-card`), so that it goes on while this one is stopped; [`protocol`]: what is said between
@@ -16,6 +16,7 @@
 mod batch;
 mod card;
 mod context;
+mod event;
 mod forbidden;
 mod host;
 mod memory;
@@ -40,6 +41,7 @@ pub(crate) mod status {
     pub(crate) const INVALID_CONTEXT: u32 = 201;
     pub(crate) const ECC_UNCORRECTABLE: u32 = 214;
     pub(crate) const INVALID_HANDLE: u32 = 400;
+    pub(crate) const ILLEGAL_STATE: u32 = 401;
     pub(crate) const NOT_FOUND: u32 = 500;
     pub(crate) const NOT_READY: u32 = 600;
     pub(crate) const CONTEXT_IS_DESTROYED: u32 = 709;
@@ -48,6 +50,7 @@ pub(crate) mod status {
     pub(crate) const LAUNCH_FAILED: u32 = 719;
     pub(crate) const NOT_PERMITTED: u32 = 800;
     pub(crate) const NOT_SUPPORTED: u32 = 801;
+    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: u32 = 900;
     pub(crate) const UNKNOWN: u32 = 999;
 }
 

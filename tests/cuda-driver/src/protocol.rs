@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// What files of device memory are called.
 pub const FILE_NAME: &CStr = c"penstock-card";
 
-/// Streams, and events, that there may be at once.
+/// Streams that there may be at once.
 pub const STREAMS_MAX: usize = 256;
-pub const EVENTS_MAX: usize = 1024;
 
 /// What is to be done. The first message is a `Pin` of the memory that both map: the client's process, and of the plan the seed, behind how many
 /// pieces of work the card is lost, and microseconds that events are late.
@@ -40,9 +39,9 @@ pub enum Kind {
     WaitWord,
     /// A function of the client's and its argument; goes back to it.
     Call,
-    /// An event has come so far: its number, and which use of it.
+    /// An event is recorded: it comes when this message is done.
     Record,
-    /// Waits until an event has come so far.
+    /// Waits until another stream has done so many messages: its number, and how many.
     Wait,
     /// Nothing is done from now on: what is answered then.
     Fail,
@@ -71,15 +70,13 @@ impl Kind {
 pub const TO_DEVICE: u64 = 1;
 pub const FROM_DEVICE: u64 = 2;
 
-/// What both map: how far streams and events are.
+/// What both map: how far streams are.
 #[repr(C)]
 pub struct Progress {
     /// Of each stream how many of its messages were done.
     pub done: [AtomicU64; STREAMS_MAX],
     /// How many of these were copies and words.
     pub moved: [AtomicU64; STREAMS_MAX],
-    /// Of each event which use of it has come.
-    pub events: [AtomicU64; EVENTS_MAX],
     /// Not zero: nothing is done any more, and this is answered.
     pub failure: AtomicU32,
     /// So many messages the card has heard.

@@ -1,10 +1,11 @@
-//! Streams, and what they are given: copies, words, events, functions.
+//! Streams, and what they are given: copies, words, functions.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::card::{Client, State, client};
-use crate::context::check_current;
+use crate::context::{check_current, current_ordinal};
 use crate::forbidden::note;
 use crate::protocol::{FROM_DEVICE, Kind, TO_DEVICE};
 use crate::start::{answer, is_child, run};
@@ -12,23 +13,43 @@ use crate::status;
 
 /// Handles begin here, far from addresses that a program has.
 const STREAM_BASE: usize = 0x5_0000;
-const EVENT_BASE: usize = 0x6_0000;
-/// The default stream, and its two forms that a program may name.
-const DEFAULT: [usize; 3] = [0, 1, 2];
+/// The default stream by its names: that of all threads, and that of the calling one.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+const DEFAULT: [usize; 3] = [0, LEGACY, PER_THREAD];
 /// Rights to device memory, as the driver numbers them.
 pub(crate) const READS: u32 = 1;
 pub(crate) const WRITES: u32 = 3;
 
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The number of this thread.
+    static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
 pub(crate) fn number_of(stream: *mut c_void) -> Result<u32, u32> {
-    // The default stream is nobody's here: who uses it is told and counted, where a card would have served it.
+    // Copies, words and functions in the default stream are nobody's here: they are refused and counted, where a card would have done them.
     if DEFAULT.contains(&(stream as usize)) {
         note("default stream");
     }
     (stream as usize).checked_sub(STREAM_BASE).map(|number| number as u32).ok_or(status::INVALID_HANDLE)
 }
 
-fn event_of(event: *mut c_void) -> Result<u64, u32> {
-    (event as usize).checked_sub(EVENT_BASE).map(|number| number as u64).ok_or(status::INVALID_HANDLE)
+/// The same where a default stream may be named, too.
+pub(crate) fn number_of_any(client: &Client, stream: *mut c_void) -> Result<u32, u32> {
+    let thread = match stream as usize {
+        0 | LEGACY => None,
+        PER_THREAD => Some(THREAD.with(|number| *number)),
+        _ => return number_of(stream),
+    };
+    check_current()?;
+    let key = (current_ordinal(), thread);
+    if let Some(&number) = client.lock().default_streams.get(&key) {
+        return Ok(number);
+    }
+    let number = open(client)?;
+    Ok(*client.lock().default_streams.entry(key).or_insert(number))
 }
 
 /// # Safety
@@ -56,6 +77,7 @@ pub(crate) fn open(client: &Client) -> Result<u32, u32> {
     state.destroyed_streams.retain(|&stream, &mut given| client.done(stream) < given);
     let stream = state.free_stream().ok_or(status::OUT_OF_MEMORY)?;
     state.streams.insert(stream, client.done(stream));
+    state.stream_ordinals.insert(stream, current_ordinal());
     Ok(stream)
 }
 
@@ -63,6 +85,7 @@ pub(crate) fn open(client: &Client) -> Result<u32, u32> {
 fn destroy(client: &Client, stream: u32) -> Result<(), u32> {
     let mut state = client.lock();
     let given = state.streams.remove(&stream).ok_or(status::INVALID_HANDLE)?;
+    state.captured.remove(&stream);
     state.destroyed_streams.insert(stream, given);
     Ok(())
 }
@@ -169,7 +192,8 @@ pub(crate) unsafe extern "C" fn cuStreamWriteValue64(stream: *mut c_void, to: u6
 /// A place of eight bytes that the card may reach, until the value has come.
 pub(crate) unsafe extern "C" fn cuStreamWaitValue64(stream: *mut c_void, at: u64, value: u64, flags: c_uint) -> u32 {
     run(|| {
-        let (client, stream) = (client()?, number_of(stream)?);
+        let client = client()?;
+        let stream = number_of_any(client, stream)?;
         // 0: until it is at least so great. Nobody here waits otherwise.
         if flags != 0 || !at.is_multiple_of(8) {
             return Err(status::INVALID_VALUE);
@@ -192,72 +216,5 @@ pub(crate) unsafe extern "C" fn cuLaunchHostFunc(
             return Err(status::INVALID_VALUE);
         }
         client.queue(stream, Kind::Call, [function as u64, argument as u64, 0, 0])
-    })
-}
-
-/// # Safety
-/// The place is one for an address.
-pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut *mut c_void, _flags: c_uint) -> u32 {
-    let made = check_current().and_then(|()| {
-        let client = client()?;
-        let mut state = client.lock();
-        state.destroyed_events.retain(|&event, &mut uses| client.come(event) < uses);
-        let event = state.free_event().ok_or(status::OUT_OF_MEMORY)?;
-        let uses = client.come(event);
-        state.events.insert(event, uses);
-        Ok((EVENT_BASE + event as usize) as *mut c_void)
-    });
-    // SAFETY: as above.
-    unsafe { answer(place, made) }
-}
-
-/// # Safety
-/// Nobody uses it any more.
-pub(crate) unsafe extern "C" fn cuEventDestroy(event: *mut c_void) -> u32 {
-    run(|| {
-        let (client, event) = (client()?, event_of(event)?);
-        let mut state = client.lock();
-        let uses = state.events.remove(&event).ok_or(status::INVALID_HANDLE)?;
-        state.destroyed_events.insert(event, uses);
-        Ok(())
-    })
-}
-
-/// # Safety
-/// An event and a stream.
-pub(crate) unsafe extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
-    run(|| {
-        let (client, stream, event) = (client()?, number_of(stream)?, event_of(event)?);
-        let use_of_it = {
-            let mut state = client.lock();
-            let uses = state.events.get_mut(&event).ok_or(status::INVALID_HANDLE)?;
-            *uses += 1;
-            *uses
-        };
-        client.queue(stream, Kind::Record, [event, use_of_it, 0, 0])
-    })
-}
-
-/// # Safety
-/// It is an event that there is.
-pub(crate) unsafe extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
-    if is_child() {
-        return status::SUCCESS; // As a driver says it in a child, where it is not true.
-    }
-    run(|| {
-        let (client, event) = (client()?, event_of(event)?);
-        let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
-        let has_come = client.come(event) >= uses;
-        if has_come { Ok(()) } else { Err(status::NOT_READY) }
-    })
-}
-
-/// # Safety
-/// A stream and an event.
-pub(crate) unsafe extern "C" fn cuStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _flags: c_uint) -> u32 {
-    run(|| {
-        let (client, stream, event) = (client()?, number_of(stream)?, event_of(event)?);
-        let uses = *client.lock().events.get(&event).ok_or(status::INVALID_HANDLE)?;
-        client.queue(stream, Kind::Wait, [event, uses, 0, 0])
     })
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::plan::plan;
-use crate::{batch, context, forbidden, host, memory, start, stream, vmm};
+use crate::{batch, context, event, forbidden, host, memory, start, stream, vmm};
 
 /// Why there is no such function, as the driver numbers it.
 #[derive(Debug, Clone, Copy)]
@@ -73,11 +73,14 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         3020 forbidden::cuMemcpyDtoH;
         3020 forbidden::cuMemcpyDtoD;
         10000 stream::cuLaunchHostFunc;
-        2000 stream::cuEventCreate;
-        4000 stream::cuEventDestroy;
-        2000 stream::cuEventRecord;
-        2000 stream::cuEventQuery;
-        3020 stream::cuStreamWaitEvent;
+        2000 event::cuEventCreate;
+        4000 event::cuEventDestroy;
+        2000 event::cuEventRecord;
+        2000 event::cuEventQuery;
+        3020 event::cuStreamWaitEvent;
+        10010 event::cuStreamBeginCapture;
+        10000 event::cuStreamEndCapture;
+        10000 event::cuStreamIsCapturing;
         10020 vmm::cuMemGetAllocationGranularity;
         10020 vmm::cuMemCreate;
         10020 vmm::cuMemRelease;

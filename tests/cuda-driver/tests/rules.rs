@@ -273,6 +273,10 @@ rules! {
     queues::refusals, stand_in_refusals, a_driver_refusals;
     queues::events, stand_in_events, a_driver_events;
     queues::functions, stand_in_functions, a_driver_functions;
+    queues::order::events, stand_in_events_that_streams_wait_for, a_driver_events_that_streams_wait_for;
+    queues::order::chains, stand_in_chains_of_streams, a_driver_chains_of_streams;
+    queues::order::default_streams, stand_in_default_streams, a_driver_default_streams;
+    queues::order::captures, stand_in_captures, a_driver_captures;
     queues::a_stray_access, stand_in_a_stray_access, a_driver_a_stray_access;
     queues::a_stopped_client, stand_in_a_stopped_client, a_driver_a_stopped_client;
     queues::vmm::memory_by_itself, stand_in_memory_by_itself, a_driver_memory_by_itself;
@@ -300,10 +304,26 @@ told! {
     "memory-fails=2" queues::failures::memory, a_stand_in_has_too_little_memory_once;
     "lost-after=5" queues::failures::a_card, a_card_of_the_stand_in_is_lost_while_it_works;
     "events-late=100000" queues::failures::events, an_event_of_the_stand_in_is_late;
+    "devices=2" queues::order::two_devices, events_of_a_stand_in_are_of_a_device;
+    "" queues::order::refusals, what_was_destroyed_and_what_is_captured_is_refused_by_the_stand_in;
     "" queues::batch::no_order, a_batch_of_the_stand_in_has_no_order;
     "lacks=cuMemcpyBatchAsync" queues::batch::lacking, a_stand_in_without_batches_says_so_at_the_call;
     "" queues::vmm::unmapped_too_early, memory_of_the_stand_in_that_is_unmapped_too_early_is_an_illegal_address;
     "bytes=4194304 pinned=65536" queues::too_little_memory, a_stand_in_has_as_much_memory_as_it_is_told;
+}
+
+#[test]
+fn events_of_a_driver_are_of_a_device() {
+    const TEST: &str = "events_of_a_driver_are_of_a_device";
+    if let Err(error) = Driver::open() {
+        return skip(TEST, &format!("needs a CUDA driver: {error}"));
+    }
+    if apart(TEST, None, "") {
+        match Cuda::start().unwrap().devices().unwrap().len() {
+            1 => skip(TEST, "needs two devices"),
+            _ => queues::order::two_devices(),
+        }
+    }
 }
 
 #[test]

@@ -191,9 +191,7 @@ impl Card<'_> {
             return false;
         }
         let waits = |stream: usize, message: &Message| match (message.kind, message.numbers) {
-            (Kind::Wait, [event, use_of_it, ..]) => {
-                self.progress.events[event as usize].load(Ordering::Acquire) < use_of_it
-            }
+            (Kind::Wait, [other, count, ..]) => self.progress.done[other as usize].load(Ordering::Acquire) < count,
             (Kind::WaitWord, [at, value, _, flags]) => {
                 let mut word = [0; 8];
                 self.read((at, flags & FROM_DEVICE != 0), &mut word);
@@ -245,10 +243,6 @@ impl Card<'_> {
             }
             Kind::Word => {
                 self.write((a, d & TO_DEVICE != 0), &b.to_ne_bytes());
-                true
-            }
-            Kind::Record => {
-                self.progress.events[a as usize].fetch_max(b, Ordering::Release);
                 true
             }
             Kind::Call => {

@@ -338,7 +338,8 @@ pub(super) unsafe extern "C" fn cuGetProcAddress(
         cuLaunchHostFunc, cuMemGetAllocationGranularity, cuMemCreate, cuMemRelease, cuMemAddressReserve,
         cuMemAddressFree, cuMemMap, cuMemUnmap, cuMemSetAccess, cuMemcpyBatchAsync;
         else "cuDevicePrimaryCtxRelease", "cuCtxGetCurrent", "cuMemAlloc", "cuMemFree", "cuMemGetInfo", "cuMemGetAddressRange",
-        "cuPointerGetAttributes", "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent"
+        "cuPointerGetAttributes", "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent",
+        "cuStreamIsCapturing"
     );
     // SAFETY: the caller promises both places.
     unsafe {
