@@ -5,6 +5,7 @@
 mod card;
 mod counted;
 mod engines;
+mod ordered;
 mod staged;
 
 use std::process::Command;
@@ -501,19 +502,32 @@ fn stand_in_a_lane_that_finds_a_full_queue_goes_on_when_there_is_room() {
     assert!(begun.elapsed() < PATIENCE / 2, "somebody slept until its deadline");
 }
 
-/// Tests of device memory here and host memory there.
-macro_rules! staged {
-    ($($name:ident: $body:ident, $plan:literal;)+) => {
+/// Tests whose bodies are in modules.
+macro_rules! on_stand_in {
+    ($module:ident: $($name:ident: $body:ident, $plan:literal;)+) => {
         $(#[test]
         fn $name() {
             if on_stand_in(stringify!($name), $plan) {
-                staged::$body();
+                $module::$body();
             }
         })+
     };
 }
 
-staged! {
+on_stand_in! { ordered:
+    stand_in_copies_begin_behind_a_program_s_stream: all_ways, "seed=31";
+    stand_in_copies_of_the_oldest_release_begin_behind_a_program_s_stream: all_ways, "seed=32 version=12020";
+    stand_in_an_order_that_is_older_than_its_engine_is_kept: before_the_first_plan, "seed=33";
+    stand_in_an_order_is_of_one_device: other_devices, "seed=34 devices=2";
+    stand_in_streams_that_copies_cannot_be_behind_are_refused: refusals, "seed=35 devices=2";
+    stand_in_copies_begin_behind_default_streams: default_streams, "seed=36";
+    stand_in_copies_behind_a_stream_that_does_not_go_on_end_by_their_deadline: deadlines, "seed=37";
+    stand_in_a_lost_card_ends_copies_behind_a_stream: lost, "seed=38";
+    stand_in_what_is_staged_begins_behind_a_program_s_stream: staged, "seed=39";
+    stand_in_an_order_costs_no_allocation: without_allocations, "seed=40";
+}
+
+on_stand_in! { staged:
     stand_in_memory_is_staged_in_both_directions: both_directions, "seed=21";
     stand_in_memory_is_withheld_while_a_device_has_what_was_given_up: given_up, "seed=22";
     stand_in_nothing_staged_lands_in_memory_that_the_peer_took_back: withdrawn_there, "seed=23";

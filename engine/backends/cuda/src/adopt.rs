@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use penstock_cuda_sys::types::{CUdeviceptr, CUpointer_attribute};
-use penstock_memory::DeviceMemory;
+use penstock_memory::{DeviceId, DeviceMemory};
 
 use crate::context::Context;
 use crate::driver::Cuda;
@@ -30,14 +30,7 @@ pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError>
     let outside = |reaches| CudaError::Beyond { address, bytes, reaches };
     let end = address.checked_add(bytes).ok_or_else(|| outside(0))?;
     let first = ask(cuda, address)?;
-    let ordinal = match first {
-        Known { kind: HOST, .. } => return Err(CudaError::HostMemory { address }),
-        Known { kind: DEVICE, is_managed: true, .. } => return Err(CudaError::Managed { address }),
-        Known { kind: DEVICE, ordinal, .. } => ordinal,
-        _ => return Err(CudaError::Unknown { address }),
-    };
-    let device = cuda.devices()?.into_iter().find(|device| device.ordinal == ordinal);
-    let device = device.ok_or(CudaError::Unknown { address })?.id;
+    let (ordinal, device) = (first.ordinal, first.device(cuda, address)?);
     let context = Context::of(cuda, device)?;
     let entered = context.enter()?;
     let (mut at, mut mappings) = (address, Vec::new());
@@ -64,6 +57,13 @@ pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError>
     memory.map(|memory| memory.numbered(number)).map_err(|_| outside(0))
 }
 
+/// The device that has memory of this process at this address.
+pub fn device_of(address: u64) -> Result<DeviceId, CudaError> {
+    let cuda = Cuda::start()?;
+    cuda.check_process()?;
+    ask(cuda, address)?.device(cuda, address)
+}
+
 /// What an adopted range was when it was taken in: the first address of each mapping in it, and the number of that, which no other ever gets.
 pub(crate) struct Adopted {
     cuda: Cuda,
@@ -87,6 +87,20 @@ struct Known {
     access: u64,
     /// The driver's number of this allocation or mapping.
     buffer: u64,
+}
+
+impl Known {
+    /// The device of this address, if that is what it is of.
+    fn device(self, cuda: Cuda, address: u64) -> Result<DeviceId, CudaError> {
+        match self {
+            Self { kind: HOST, .. } => return Err(CudaError::HostMemory { address }),
+            Self { kind: DEVICE, is_managed: true, .. } => return Err(CudaError::Managed { address }),
+            Self { kind: DEVICE, .. } => {}
+            _ => return Err(CudaError::Unknown { address }),
+        }
+        let device = cuda.devices()?.into_iter().find(|device| device.ordinal == self.ordinal);
+        Ok(device.ok_or(CudaError::Unknown { address })?.id)
+    }
 }
 
 fn ask(cuda: Cuda, address: u64) -> Result<Known, CudaError> {

@@ -9,6 +9,7 @@ use penstock_memory::DeviceId;
 
 use crate::driver::Cuda;
 use crate::error::{CudaError, check};
+use crate::order::CopyOrder;
 
 /// The primary context of a device, which all of a process shares. It is kept until the process ends: making it again takes longer than most transfers.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct Context {
     cuda: Cuda,
     pub(crate) device: DeviceId,
     handle: CUcontext,
+    pub(crate) order: CopyOrder,
 }
 
 // SAFETY: the driver lets any thread push a context that is retained, several at a time.
@@ -41,7 +43,7 @@ impl Context {
             check("cuDeviceGet", cuda.driver.cuDeviceGet(&raw mut number, ordinal))?;
             check("cuDevicePrimaryCtxRetain", cuda.driver.cuDevicePrimaryCtxRetain(&raw mut handle, number))?;
         }
-        let context = Arc::new(Self { cuda, device, handle });
+        let context = Arc::new(Self { cuda, device, handle, order: CopyOrder::default() });
         all.push(Arc::clone(&context));
         Ok(context)
     }

@@ -48,6 +48,16 @@ pub enum CudaError {
         /// Bytes that are in it.
         reaches: u64,
     },
+    /// A handle that is destroyed crashes a driver as often as it is refused.
+    #[error(
+        "{device} has no stream {stream:#x}: name one of its primary context that was not destroyed, as `cudaStreamCreate` makes them (1: the default stream, \
+         2: that of the calling thread)"
+    )]
+    NoSuchStream { device: DeviceId, stream: u64 },
+    #[error(
+        "stream {stream:#x} is being captured, and a capture has no end that copies could begin behind: ask again after it"
+    )]
+    Captured { stream: u64 },
     /// Host memory that is mapped by somebody else, who may map something else there.
     #[error(
         "the host memory at {base:#x} is not a pool's, and devices copy to and from pools only: make it with `Engine::pool`"

@@ -69,7 +69,7 @@ impl Mover {
         let entered = context.enter()?;
         let queue = |way: Way| {
             let word = words.window().slice(way as u64 * WORD_BYTES, 8).expect("there is one for each way");
-            CopyQueue::new(way, word, &entered)
+            CopyQueue::new(way, word, &context, &entered)
         };
         let queues = [queue(Way::ToDevice)?, queue(Way::ToHost)?, queue(Way::Within)?];
         drop(entered);
@@ -317,7 +317,12 @@ impl DeviceLane for HubLane {
             return Err(PostError::Refused(Cause::MemoryGone));
         }
         let mut state = self.hub.lock();
-        let mover = state.mover(device).ok_or(PostError::Refused(Cause::NoPath))?;
+        let no_path = PostError::Refused(Cause::NoPath);
+        let other = match to.device().filter(|other| *other != device) {
+            Some(other) => Some(Arc::clone(&state.mover(other).ok_or(no_path)?.context)),
+            None => None,
+        };
+        let mover = state.mover(device).ok_or(no_path)?;
         let queue = &mut mover.queues[way as usize];
         match (mover.has_failed, queue.has_room()) {
             (true, _) => Err(PostError::Refused(Cause::DeviceFailed)),
@@ -330,7 +335,7 @@ impl DeviceLane for HubLane {
             }
             (false, true) => {
                 let copies = spans.iter().filter_map(copy);
-                queue.push((batch.completion_id, self.id), [from.clone(), to.clone()], copies);
+                queue.push((batch.completion_id, self.id), [from.clone(), to.clone()], copies, other.as_ref());
                 Ok(taken)
             }
         }

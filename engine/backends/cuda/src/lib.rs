@@ -6,6 +6,7 @@
 //! - [`adopt`](mod@adopt): device memory that somebody else allocated
 //! - [`allocate`](mod@allocate): device memory that is allocated here
 //! - `context`: being in a device's context for a call; `pinned`: host memory that devices may reach
+//! - [`order`]: copies behind what a program's streams have
 //! - [`service`]: what lanes are given; `hub`: one worker's copies; `queue`: those of one device in one direction; `bell`: what wakes a worker
 //! - [`error`]: what can go wrong, and the mend
 
@@ -17,14 +18,16 @@ pub mod device;
 pub mod driver;
 pub mod error;
 mod hub;
+pub mod order;
 mod pinned;
 mod queue;
 pub mod service;
 
-pub use adopt::adopt;
+pub use adopt::{adopt, device_of};
 pub use allocate::{Allocation, allocate};
 pub use device::{Device, DeviceAttr};
 pub use driver::Cuda;
 pub use error::CudaError;
+pub use order::order_behind;
 pub use penstock_cuda_sys::PATH_VARIABLE;
 pub use service::CudaDevices;

@@ -16,8 +16,9 @@ use penstock_memory::{Memory, Window};
 use penstock_transport::CancelledOp;
 
 use crate::bell::StreamBell;
-use crate::context::CurrentContext;
+use crate::context::{Context, CurrentContext};
 use crate::error::{CudaError, check};
+use crate::order::SeenOrder;
 
 /// Copies in one flush: of three directions none has ever a thousand in its stream, where a call of the driver would wait for the stream.
 const FLUSH_COPIES_MAX: usize = 448;
@@ -67,6 +68,8 @@ pub(crate) struct OpenOp {
     /// The flush that its copies are in, once they were given to the stream.
     flush: u64,
     failure: Option<Cause>,
+    /// The place in `orders` of what it begins behind, beside the order of the stream's own device.
+    order: usize,
     /// Both memories: they stay until the copies have passed, whoever lets go of them.
     _memory: [Memory; 2],
 }
@@ -82,6 +85,8 @@ pub(crate) struct CopyQueue {
     /// Those of operations that were not given to the stream, in their order.
     gathered: VecDeque<Copy>,
     batch: Batch,
+    /// What the stream's copies begin behind: the order of its device, and of other devices that it copied to.
+    orders: Vec<SeenOrder>,
     /// In the order of their posts: the stream has the first ones, and what is left was gathered.
     ops: VecDeque<OpenOp>,
     /// So many of them were given to the stream.
@@ -97,14 +102,19 @@ unsafe impl Send for CopyQueue {}
 
 impl CopyQueue {
     /// A stream of its own, which writes to this word.
-    pub(crate) fn new(way: Way, word: Window, entered: &CurrentContext<'_>) -> Result<Self, CudaError> {
+    pub(crate) fn new(
+        way: Way,
+        word: Window,
+        context: &Arc<Context>,
+        entered: &CurrentContext<'_>,
+    ) -> Result<Self, CudaError> {
         let mut stream = ptr::null_mut();
         // SAFETY: it writes one handle.
         let status = unsafe { entered.cuda.driver.cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, 0) };
         check("cuStreamCreateWithPriority", status)?;
         let (gathered, ops) = (VecDeque::with_capacity(GATHERED_MAX), VecDeque::with_capacity(GATHERED_MAX));
-        let batch = Batch::default();
-        Ok(Self { way, stream, word, gathered, batch, ops, given: 0, flushed: 0, passed: 0, armed: 0 })
+        let (batch, orders) = (Batch::default(), vec![SeenOrder::new(context)]);
+        Ok(Self { way, stream, word, gathered, batch, orders, ops, given: 0, flushed: 0, passed: 0, armed: 0 })
     }
 
     /// Whether it takes as many copies as one post has.
@@ -117,16 +127,36 @@ impl CopyQueue {
         self.given > 0
     }
 
+    /// `other`: the device that the bytes go to, if it is not the stream's own.
     pub(crate) fn push(
         &mut self,
         (completion_id, lane): (u64, LaneId),
         memory: [Memory; 2],
         copies: impl Iterator<Item = Copy>,
+        other: Option<&Arc<Context>>,
     ) {
+        let order = other.map_or(0, |other| self.order_of(other));
         let (before, mut bytes) = (self.gathered.len(), 0);
         self.gathered.extend(copies.inspect(|copy| bytes += copy.bytes));
         let copies = self.gathered.len() - before;
-        self.ops.push_back(OpenOp { completion_id, lane, bytes, copies, flush: 0, failure: None, _memory: memory });
+        self.ops.push_back(OpenOp {
+            completion_id,
+            lane,
+            bytes,
+            copies,
+            flush: 0,
+            failure: None,
+            order,
+            _memory: memory,
+        });
+    }
+
+    fn order_of(&mut self, other: &Arc<Context>) -> usize {
+        let known = self.orders.iter().position(|seen| seen.context.device == other.device);
+        known.unwrap_or_else(|| {
+            self.orders.push(SeenOrder::new(other));
+            self.orders.len() - 1
+        })
     }
 
     /// Gives the stream what was gathered, as far as it takes more. An error is the device's.
@@ -138,11 +168,13 @@ impl CopyQueue {
     }
 
     fn flush_once(&mut self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
+        self.orders[0].put_before(self.stream, entered)?;
         // From here on the operations are the stream's, also if a call fails half-way.
         self.flushed += 1;
         let first = self.given;
         let mut copies = 0;
         while let Some(op) = self.ops.get_mut(self.given).filter(|op| copies + op.copies <= FLUSH_COPIES_MAX) {
+            self.orders[op.order].put_before(self.stream, entered)?;
             (copies, op.flush) = (copies + op.copies, self.flushed);
             self.given += 1;
         }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock::{Engine, LocalRegion, Rights, SystemEnv};
@@ -108,18 +109,37 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.scratch, self.bytes) }.to_vec()
     }
 
-    fn copy(&self, copy: impl FnOnce(&Driver, CUstream) -> Status) {
-        let Current { driver } = &Current::enter(self.device);
-        // SAFETY: it is mapped until it is unregistered.
-        let registered = unsafe { driver.cuMemHostRegister(self.scratch.cast(), self.bytes, 0) };
-        assert_eq!(registered, Status::SUCCESS);
-        assert_eq!(copy(driver, self.stream), Status::SUCCESS);
+    /// The same where another stream is held, which the end of a registration would wait for: this one stays.
+    pub(crate) fn peek(&self) -> Vec<u8> {
+        let (current, bytes) = (Current::enter(self.device), self.bytes);
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping, which stays; both have so many bytes.
+        unsafe {
+            let place = libc::mmap(null_mut(), bytes, rights, kind, -1, 0);
+            assert_ne!(place, libc::MAP_FAILED);
+            assert_eq!(current.driver.cuMemHostRegister(place, bytes, 0), Status::SUCCESS);
+            assert_eq!(current.driver.cuMemcpyDtoHAsync(place, self.address, bytes, self.stream), Status::SUCCESS);
+            self.wait(current.driver);
+            std::slice::from_raw_parts(place.cast::<u8>(), bytes).to_vec()
+        }
+    }
+
+    fn wait(&self, driver: &Driver) {
         let end = Instant::now() + PATIENCE;
         // SAFETY: it is a stream.
         while unsafe { driver.cuStreamQuery(self.stream) } != Status::SUCCESS {
             assert!(Instant::now() < end, "the copy does not pass");
             std::thread::sleep(Duration::from_micros(50));
         }
+    }
+
+    fn copy(&self, copy: impl FnOnce(&Driver, CUstream) -> Status) {
+        let Current { driver } = &Current::enter(self.device);
+        // SAFETY: it is mapped until it is unregistered.
+        let registered = unsafe { driver.cuMemHostRegister(self.scratch.cast(), self.bytes, 0) };
+        assert_eq!(registered, Status::SUCCESS);
+        assert_eq!(copy(driver, self.stream), Status::SUCCESS);
+        self.wait(driver);
         // SAFETY: nothing uses it.
         assert_eq!(unsafe { driver.cuMemHostUnregister(self.scratch.cast()) }, Status::SUCCESS);
     }
@@ -135,6 +155,119 @@ impl Drop for Buffer {
             libc::munmap(self.scratch.cast::<c_void>(), self.bytes);
         }
     }
+}
+
+/// A stream of the program's own, and a word that it can be held by.
+pub(crate) struct ProgramStream {
+    device: i32,
+    stream: CUstream,
+    word: *mut AtomicU64,
+}
+
+impl ProgramStream {
+    /// On the device of this number.
+    pub(crate) fn on(device: i32) -> Self {
+        let mut stream = null_mut();
+        let current = Current::enter(device);
+        // SAFETY: it writes one handle. 1: it does not wait for the default stream.
+        assert_eq!(unsafe { current.driver.cuStreamCreateWithPriority(&raw mut stream, 1, 0) }, Status::SUCCESS);
+        Self::of(device, stream.expose_provenance() as u64)
+    }
+
+    /// One that is there already: a default stream, by its name.
+    pub(crate) fn of(device: i32, handle: u64) -> Self {
+        let current = Current::enter(device);
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping, which stays.
+        let word = unsafe { libc::mmap(null_mut(), 4096, rights, kind, -1, 0) };
+        assert_ne!(word, libc::MAP_FAILED);
+        // SAFETY: as above.
+        assert_eq!(unsafe { current.driver.cuMemHostRegister(word, 4096, 0) }, Status::SUCCESS);
+        let stream = std::ptr::with_exposed_provenance_mut::<c_void>(handle as usize).cast();
+        Self { device, stream, word: word.cast() }
+    }
+
+    pub(crate) fn handle(&self) -> u64 {
+        self.stream.expose_provenance() as u64
+    }
+
+    /// It does nothing of what it is given from now on, until [`ProgramStream::release`].
+    pub(crate) fn hold(&self) {
+        type WaitValue = unsafe extern "C" fn(CUstream, u64, u64, u32) -> u32;
+        let _current = Current::enter(self.device);
+        // SAFETY: the function has this type; the word is there, and stays. 0: until it is at least so great.
+        unsafe {
+            (*self.word).store(0, Ordering::Release);
+            let wait = std::mem::transmute::<*mut c_void, WaitValue>(function(c"cuStreamWaitValue64", 11_070));
+            assert_eq!(wait(self.stream, self.word as u64, 1, 0), 0);
+        }
+    }
+
+    pub(crate) fn release(&self) {
+        // SAFETY: the word is there, and stays.
+        unsafe { &*self.word }.store(1, Ordering::Release);
+    }
+
+    /// Fills device memory behind what the stream has, as a kernel would.
+    pub(crate) fn fill(&self, buffer: &Buffer, bytes: &[u8]) {
+        let current = Current::enter(self.device);
+        assert_eq!(bytes.len(), buffer.bytes);
+        // SAFETY: the buffer has room for so many bytes on both sides, to which the card has nothing to do; they stay.
+        unsafe {
+            buffer.scratch.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            let registered = current.driver.cuMemHostRegister(buffer.scratch.cast(), buffer.bytes, 0);
+            assert_eq!(registered, Status::SUCCESS);
+            let scratch = buffer.scratch.cast();
+            let given = current.driver.cuMemcpyHtoDAsync(buffer.address, scratch, buffer.bytes, self.stream);
+            assert_eq!(given, Status::SUCCESS);
+        }
+    }
+
+    /// The host side of [`ProgramStream::fill`] is the buffer's again, once the stream has passed it.
+    pub(crate) fn filled(&self, buffer: &Buffer) {
+        let current = Current::enter(self.device);
+        // SAFETY: it was registered.
+        assert_eq!(unsafe { current.driver.cuMemHostUnregister(buffer.scratch.cast()) }, Status::SUCCESS);
+    }
+
+    /// Begins or ends a capture of its work.
+    pub(crate) fn capture(&self, begins: bool) {
+        type Begin = unsafe extern "C" fn(CUstream, u32) -> u32;
+        type End = unsafe extern "C" fn(CUstream, *mut *mut c_void) -> u32;
+        let (_current, mut graph) = (Current::enter(self.device), null_mut());
+        // SAFETY: functions of these types.
+        let answered = unsafe {
+            match begins {
+                true => {
+                    std::mem::transmute::<*mut c_void, Begin>(function(c"cuStreamBeginCapture", 10_010))(self.stream, 0)
+                }
+                false => std::mem::transmute::<*mut c_void, End>(function(c"cuStreamEndCapture", 10_000))(
+                    self.stream,
+                    &raw mut graph,
+                ),
+            }
+        };
+        assert_eq!(answered, 0);
+    }
+
+    pub(crate) fn destroy(&self) {
+        let current = Current::enter(self.device);
+        // SAFETY: nobody uses it, but those that are to be refused.
+        assert_eq!(unsafe { current.driver.cuStreamDestroy(self.stream) }, Status::SUCCESS);
+    }
+}
+
+/// A function of the driver's that Penstock does not call.
+fn function(name: &CStr, version: c_int) -> *mut c_void {
+    type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
+    let (mut place, mut became) = (null_mut(), 0);
+    // SAFETY: the function has this type, and is given a C string and two places.
+    let answered = unsafe {
+        let get = std::mem::transmute::<*mut c_void, Get>(own(c"cuGetProcAddress_v2"));
+        get(name.as_ptr(), &raw mut place, version, 0, &raw mut became)
+    };
+    assert_eq!(answered, 0, "{name:?}");
+    place
 }
 
 /// A function of the stand-in's own: of the library that the driver was opened from, not of this program's copy of it.
