@@ -195,6 +195,7 @@ fn of_device(error: &CudaError) -> penstock_status {
         E::Forked => PENSTOCK_FORKED,
         E::Unknown { .. } | E::Beyond { .. } => PENSTOCK_NOT_MAPPED,
         E::HostMemory { .. } | E::Managed { .. } | E::NotOurs { .. } | E::Size { .. } => PENSTOCK_INVALID_ARGUMENT,
+        E::NoSuchStream { .. } | E::Captured { .. } => PENSTOCK_INVALID_ARGUMENT,
         E::NoAccess { .. } => PENSTOCK_NO_RIGHT,
         E::Words { .. } | E::OutOfMemory { .. } | E::DeviceFull { .. } => PENSTOCK_NO_MEMORY,
         E::Call { .. } => PENSTOCK_DEVICE_FAILED,

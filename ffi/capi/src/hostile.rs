@@ -21,7 +21,7 @@ use crate::transfer::*;
 const BLOCK: u64 = 4096;
 const CALLS: u32 = 4000;
 /// How many arms the calls below have.
-const KINDS: u64 = 63;
+const KINDS: u64 = 64;
 /// From here on calls that end engines and sessions are made, too: before, they would leave nothing to do.
 const LATE: u32 = CALLS * 9 / 10;
 
@@ -168,6 +168,7 @@ fn call(draw: &mut Draw<'_>, number: u64, is_late: bool) -> penstock_status {
             58 if is_late => penstock_engine_close(one, 1, made, room, count),
             // Host memory, which is refused with a driver and without.
             59 => penstock_register_device(one, address, bytes, label, 3, made),
+            62 => penstock_order_behind(address, made.cast()),
             60 => penstock_engine_packet_statistics(one, sized.cast()),
             61 => penstock_peer_packet_statistics(one, sized.cast()),
             _ if is_late => penstock_release_many(given_back.as_ptr(), 2),

@@ -193,8 +193,8 @@ unsafe fn register(
 /// As `penstock_register`, of memory of a CUDA device: an address that `cuMemAlloc` or `cudaMalloc` gave, or one behind it. The driver is opened, which takes a
 /// tenth of a second and more the first time, and asked what is there: `PENSTOCK_NO_DEVICE` where there is none that can be used, and all else works without;
 /// `PENSTOCK_NOT_MAPPED` where no device memory of this process is, or less than that; `PENSTOCK_INVALID_ARGUMENT` for managed memory, and for host memory that the
-/// driver knows. Nothing is read or written, and no stream is waited for: what a kernel writes has to be there before a transfer that reads it is
-/// submitted (`cuStreamSynchronize`), and what a transfer writes is there once it has ended. Any thread.
+/// driver knows. Nothing is read or written, and no stream is waited for: copies are ordered behind kernels that write the memory by `penstock_order_behind`, before
+/// a transfer that reads it is submitted. What a transfer writes is there once it has ended. Any thread.
 ///
 /// # Safety
 /// The memory is not freed until then; meanwhile peers and devices may read and write it as the rights say.
@@ -218,6 +218,29 @@ pub unsafe extern "C" fn penstock_register_device(
         // SAFETY: the caller's promise.
         let memory = unsafe { device::adopt(address, bytes) }?;
         region.put(add(engine.register_device(memory, label, rights)?)?);
+        Ok(PENSTOCK_OK)
+    })
+}
+
+/// Orders copies behind work of a CUDA stream: every copy that an engine of this process gives the device of `address` from now on begins when all is done that
+/// the stream has at this moment. `address` is of memory of that device. Nothing waits for the stream but the device itself, and the call returns at once; orders add
+/// up, and one that is asked for before a region is registered holds from its first transfer on. `stream` is a `CUstream` or `cudaStream_t` in the device's primary
+/// context, as the runtime makes them: null and `CU_STREAM_LEGACY` (1) are the legacy default stream, also in a program with default streams for each thread,
+/// `CU_STREAM_PER_THREAD` (2) is that of the calling thread. An event is recorded in it, and nothing else is done with it. A program that has queued
+/// `kernel<<<blocks, threads, 0, stream>>>(tensor)` calls `penstock_order_behind((uintptr_t)tensor, stream)` and then `penstock_submit`.
+///
+/// A stream that does not go on holds up all later copies of its device: their transfers end by their deadlines, and their memory stays quarantined until it does.
+/// `PENSTOCK_INVALID_ARGUMENT` for a stream of another device or context, and for one that is being captured, whose capture goes on; of the address as
+/// `penstock_register_device`. Any thread.
+///
+/// # Safety
+/// The stream is not destroyed, and no capture of it begins, before the call returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn penstock_order_behind(address: u64, stream: *mut c_void) -> penstock_status {
+    call(|| {
+        let device = device::device_of(address)?;
+        // SAFETY: the caller's promise.
+        unsafe { device::order_behind(device, stream.expose_provenance() as u64) }?;
         Ok(PENSTOCK_OK)
     })
 }

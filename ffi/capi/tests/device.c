@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +119,39 @@ static unsigned char *pool_of(penstock_engine engine, penstock_pool *pool)
     return bytes;
 }
 
+/* Bytes go when the stream that makes them has made them, and not before. */
+static void behind_a_stream(uint64_t memory, penstock_peer peer, penstock_pool pool, unsigned char *bytes, penstock_remote_region remote)
+{
+    int (*make)(void **, unsigned) = driver("cuStreamCreate"), (*destroy)(void *) = driver("cuStreamDestroy");
+    int (*pin)(void *, size_t, unsigned) = driver("cuMemHostRegister"), (*copy)(uint64_t, const void *, size_t, void *) = driver("cuMemcpyHtoDAsync");
+    int (*hold)(void *, uint64_t, uint64_t, unsigned) = driver("cuStreamWaitValue64");
+    void *stream, *gone;
+    EXPECT(make(&stream, 1) == 0);
+    unsigned char *made = mmap(NULL, BYTES + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(made != MAP_FAILED && pin(made, BYTES + 4096, 0) == 0);
+    memset(made, 7, BYTES);
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(made + BYTES);
+    EXPECT(hold(stream, (uintptr_t)word, 1, 0) == 0 && copy(memory, made, BYTES, stream) == 0);
+    EXPECT(penstock_order_behind(memory, stream) == PENSTOCK_OK);
+
+    penstock_extent back = {.local = BYTES, .remote = 0, .bytes = BYTES};
+    penstock_plan_options shape = {.size = sizeof shape, .direction = PENSTOCK_READ, .extents = &back, .extent_count = 1};
+    penstock_plan plan;
+    penstock_transfer transfer;
+    memset(bytes + BYTES, 0, BYTES);
+    EXPECT(penstock_plan_create(pool, remote, &shape, &plan) == PENSTOCK_OK);
+    EXPECT(penstock_submit(peer, plan, NULL, &transfer) == PENSTOCK_OK);
+    EXPECT(penstock_wait(transfer, 50, NULL) == PENSTOCK_TIMED_OUT && bytes[BYTES] == 0 && bytes[2 * BYTES - 1] == 0);
+    *word = 1;
+    EXPECT(penstock_wait(transfer, TIMEOUT_MS, NULL) == PENSTOCK_OK && memcmp(bytes + BYTES, made, BYTES) == 0);
+    EXPECT(penstock_release(plan) == PENSTOCK_OK && penstock_release(transfer) == PENSTOCK_OK);
+
+    EXPECT(make(&gone, 1) == 0 && destroy(gone) == 0);
+    REFUSED(penstock_order_behind(memory, gone), PENSTOCK_INVALID_ARGUMENT, "has no stream");
+    REFUSED(penstock_order_behind((uintptr_t)&stream, stream), PENSTOCK_NOT_MAPPED, "knows no memory");
+    EXPECT(penstock_order_behind(memory, NULL) == PENSTOCK_OK);
+}
+
 /* A child of a process that has started the driver cannot use it, and says what to do. */
 static void in_a_child(uint64_t address, const char *folder)
 {
@@ -157,6 +191,7 @@ static void with_a_driver(const char *folder)
     EXPECT(copy_out(copy, memory, BYTES) == 0 && memcmp(copy, bytes, BYTES) == 0);
     move(peer, PENSTOCK_READ, pool, remote, back);
     EXPECT(memcmp(bytes + BYTES, bytes, BYTES) == 0);
+    behind_a_stream(memory, peer, pool, bytes, remote);
 
     /* Host memory that is no pool's is not for devices. */
     penstock_region own;
@@ -199,6 +234,7 @@ static void without_a_driver(const char *folder)
     for (int times = 0; times < 2; times++) {
         penstock_status status = penstock_register_device(engine, (uintptr_t)bytes, BYTES, NULL, 3, &region);
         REFUSED(status, PENSTOCK_NO_DEVICE, getenv("WORDS"));
+        REFUSED(penstock_order_behind((uintptr_t)bytes, NULL), PENSTOCK_NO_DEVICE, getenv("WORDS"));
     }
     penstock_peer peer = connect_to(engine, engine);
     penstock_remote_region remote;
