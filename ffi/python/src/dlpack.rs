@@ -15,8 +15,6 @@ use crate::error::invalid;
 pub(crate) const CPU: i64 = 1;
 /// A device of CUDA, whose memory no processor touches.
 pub(crate) const CUDA: i64 = 2;
-/// As a stream: what gives the tensor waits for none.
-const NO_STREAM: i64 = -1;
 /// The version of the structs below.
 const VERSION: (u32, u32) = (1, 1);
 /// Longer shapes are no tensors.
@@ -74,13 +72,13 @@ unsafe impl Send for Tensor {}
 // SAFETY: as above.
 unsafe impl Sync for Tensor {}
 
-/// What `__dlpack__` gives of an object on this device, never a copy if the object knows how to say so.
-pub(crate) fn capsule<'py>(object: &Bound<'py, PyAny>, device: i64) -> PyResult<Bound<'py, PyAny>> {
+/// What `__dlpack__` gives of an object, never a copy if the object knows how to say so. `stream`: of one on a device, what it puts its work before.
+pub(crate) fn capsule<'py>(object: &Bound<'py, PyAny>, stream: Option<i64>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let method = object.getattr(intern!(py, "__dlpack__"))?;
     let (wanted, older) = (PyDict::new(py), PyDict::new(py));
-    if device != CPU {
-        older.set_item("stream", NO_STREAM)?;
+    if let Some(stream) = stream {
+        older.set_item("stream", stream)?;
     }
     wanted.update(older.as_mapping())?;
     wanted.set_item("max_version", VERSION)?;

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::arrays::number;
+use crate::device;
 use crate::error::{Failure, call, invalid, undisturbed};
 use crate::library::*;
 use crate::log;
@@ -478,27 +479,21 @@ impl Engine {
     }
 
     /// Registers memory of a CUDA device, without a copy: a torch tensor, anything with `__cuda_array_interface__` (cupy, numba) or DLPack, or a tuple
-    /// (address, bytes), whose owner keeps it. Otherwise as `register`. Nothing is read, and no stream is waited for: synchronize the stream that
-    /// writes the memory before a transfer that reads it is submitted. What a transfer writes is there once it has ended.
+    /// (address, bytes), whose owner keeps it. Otherwise as `register`. Nothing is read or waited for; copies of the device begin when all is done that
+    /// the stream of the object has now: torch's current stream, `stream` of `__cuda_array_interface__`, or whatever `__dlpack__` puts before the default
+    /// stream. `stream` names another one, as for `Region.order_behind`; -1 is none. What a transfer writes is there once it has ended.
     ///
     ///     kv = engine.register_device(tensor, "kv")
-    #[pyo3(signature = (memory, label=None, *, rights="rw"))]
+    #[pyo3(signature = (memory, label=None, *, rights="rw", stream=None))]
     fn register_device(
         &self,
         py: Python<'_>,
         memory: &Bound<'_, PyAny>,
         label: Option<String>,
         rights: &str,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Region> {
-        let rights = rights_of(rights)?;
-        if let Ok(pair) = memory.cast::<PyTuple>() {
-            let [address, bytes] = &*pair.iter().collect::<Vec<_>>() else {
-                return Err(invalid(&format!("a tuple of {} things is not (address, bytes)", pair.len())));
-            };
-            let range = (number(address)?, number(bytes)?);
-            return self.register_at(py, MemoryKind::Cuda, range, label, rights, None);
-        }
-        self.register_memory(py, MemoryKind::Cuda, Memory::of_device(memory)?, label, rights)
+        device::register(self, py, memory, label, rights_of(rights)?, stream)
     }
 
     /// The region of this engine that has these bytes at this address; of several the newest.
@@ -683,7 +678,7 @@ impl Engine {
         Self { open: Arc::clone(open) }
     }
 
-    fn register_memory(
+    pub(crate) fn register_memory(
         &self,
         py: Python<'_>,
         kind: MemoryKind,
@@ -699,7 +694,7 @@ impl Engine {
         self.register_at(py, kind, range, label, rights, Some(Arc::new(memory)))
     }
 
-    fn register_at(
+    pub(crate) fn register_at(
         &self,
         py: Python<'_>,
         kind: MemoryKind,

@@ -1,7 +1,7 @@
 //! Penstock from Python: a thin extension over the C library that lies beside it.
 //!
 //! Read `library` for how that is found and opened, `error` for what becomes of a call that failed, `values` for texts and
-//! times, `waits` for how they end by Ctrl-C, `memory`, `device` and `arrays` for what is read of Python's objects (`buffer` and `dlpack` are their ways to
+//! times, `waits` for how they end by Ctrl-C, `stream` for streams of programs, `memory`, `device` and `arrays` for what is read of Python's objects (`buffer` and `dlpack` are their ways to
 //! it), `export` for the way back, `log` for the log; the others are the classes, by thing. What Python programs import is the package `penstock/`.
 
 mod arrays;
@@ -19,6 +19,7 @@ mod peer;
 mod plan;
 mod quarantine;
 mod region;
+mod stream;
 mod told;
 mod transfer;
 mod values;

@@ -78,7 +78,7 @@ impl Memory {
         } else if has_buffer(object) {
             Self::of_buffer(object)?
         } else if object.hasattr(intern!(object.py(), "__dlpack__"))? {
-            Self::of_dlpack(object, MemoryKind::Host)?
+            Self::of_dlpack(object, MemoryKind::Host, None)?
         } else if object.hasattr(intern!(object.py(), "__cuda_array_interface__"))? {
             return Err(elsewhere(&format!("the `{}` is on a CUDA device", type_name(object)), Some(MemoryKind::Cuda)));
         } else {
@@ -152,7 +152,8 @@ impl Memory {
         memory().map_err(|error| refused(py, error, |why| format!("the tensor does not give its memory: {why}")))
     }
 
-    pub(crate) fn of_dlpack(object: &Bound<'_, PyAny>, wanted: MemoryKind) -> PyResult<Self> {
+    /// `stream`: of a device, what the object puts its work before; -1 is none.
+    pub(crate) fn of_dlpack(object: &Bound<'_, PyAny>, wanted: MemoryKind, stream: Option<i64>) -> PyResult<Self> {
         let py = object.py();
         let (device, number): (i64, i64) = object.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
         let kind = MemoryKind::of_dlpack(device);
@@ -160,7 +161,7 @@ impl Memory {
             let words = format!("the `{}` is on DLPack's device ({device}, {number})", type_name(object));
             return Err(elsewhere(&words, kind));
         }
-        let capsule = dlpack::capsule(object, device).map_err(|error| {
+        let capsule = dlpack::capsule(object, stream).map_err(|error| {
             refused(py, error, |why| format!("the `{}` does not give its memory: {why}", type_name(object)))
         })?;
         let (tensor, span) = Tensor::take(&capsule, device, || not_contiguous(object, "a contiguous one is a copy"))?;

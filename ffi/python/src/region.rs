@@ -13,6 +13,7 @@ use crate::error::{Failure, call, invalid};
 use crate::export;
 use crate::library::*;
 use crate::quarantine::Quarantine;
+use crate::stream::Behind;
 use crate::told::Counter;
 use crate::values::{Handle, c_text, milliseconds, read_list};
 use crate::waits::{aside, attached};
@@ -161,6 +162,18 @@ impl Region {
         })?;
         // The region stands, and with it what keeps its memory.
         Ok((status == PENSTOCK_QUARANTINED).then(|| Quarantine::new(held, Vec::new())))
+    }
+
+    /// Orders copies behind work of a CUDA stream: every copy that an engine of this process gives the device of this region from now on begins when all is
+    /// done that the stream has at this moment. Nothing waits for it but the device. `stream` is one of torch or cupy, an object with
+    /// `__cuda_stream__`, or a handle: 1 is the default stream, 2 that of this thread.
+    ///
+    ///     kernel(tensor)
+    ///     kv.order_behind(torch.cuda.current_stream())
+    ///     peer.submit(plan)
+    fn order_behind(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check()?;
+        Behind::of(stream)?.order(py, self.info.base)
     }
 
     fn __len__(&self) -> usize {

@@ -4,6 +4,7 @@ import array
 import contextlib
 import ctypes
 import gc
+import mmap
 import os
 import pathlib
 import signal
@@ -20,6 +21,8 @@ from test_memory import CAPSULE_NAME, Exporter
 
 SIZE = 1 << 16
 PATTERN = bytes(range(256)) * (SIZE // 256)
+# Memory that streams are held by.
+KEPT: list[Any] = []
 
 
 def setUpModule() -> None:
@@ -52,10 +55,36 @@ class Driver:
     def free(self, address: int) -> None:
         self.call("cuMemFree", ctypes.c_uint64(address))
 
+    def stream(self) -> int:
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        assert stream.value
+        return stream.value
+
     def read(self, address: int, size: int) -> bytes:
         content = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH", content, ctypes.c_uint64(address), ctypes.c_size_t(size))
         return content.raw
+
+
+class Held:
+    """A stream that does nothing until it is let go, and then fills memory with `byte`."""
+
+    def __init__(self, driver: Driver, address: int, stream: int, byte: int = 7) -> None:
+        # It stays: the end of its registration would wait for the stream.
+        self.memory = (ctypes.c_char * (SIZE + 8)).from_buffer(mmap.mmap(-1, SIZE + 4096))
+        place = ctypes.addressof(self.memory)
+        driver.call("cuMemHostRegister", ctypes.c_void_p(place), ctypes.c_size_t(SIZE + 4096), 0)
+        ctypes.memset(place, byte, SIZE)
+        handle, word = ctypes.c_void_p(stream), ctypes.c_uint64(place + SIZE)
+        driver.call("cuStreamWaitValue64", handle, word, ctypes.c_uint64(1), 0)
+        if stream > 2:
+            size = ctypes.c_size_t(SIZE)
+            driver.call("cuMemcpyHtoDAsync", ctypes.c_uint64(address), ctypes.c_void_p(place), size, handle)
+        KEPT.append(self.memory)
+
+    def let_go(self) -> None:
+        self.memory[SIZE] = b"\1"
 
 
 @contextlib.contextmanager
@@ -248,11 +277,11 @@ class Others(WithDevice):
         self.refused("text", "`str` has no memory of a CUDA device; give")
         self.refused(Exporter((4,), device=13), "only memory of the host and of CUDA devices", penstock.Unsupported)
 
-    def test_dlpack_s_tensors_are_taken_without_waiting_for_a_stream(self) -> None:
+    def test_dlpack_s_tensors_are_taken_behind_the_default_stream(self) -> None:
         for version in ((1, 0), None):
             exporter = Exporter((4, 6), (6, 1), device=2, data=self.address, version=version)
             self.taken(exporter, 96)
-            self.assertEqual([asked["stream"] for asked in exporter.asked], [-1] * len(exporter.asked))
+            self.assertEqual([asked["stream"] for asked in exporter.asked], [1] * len(exporter.asked))
             self.assertEqual(CAPSULE_NAME(exporter.capsule), b"used_" + exporter.name)
             gc.collect()
             self.assertEqual(exporter.deleted, 1)
@@ -301,6 +330,143 @@ class Others(WithDevice):
         self.assertIsNone(gone())
         self.refused(Tensor("cpu"), "`cpu:0`: `register` takes its memory")
         self.refused(Tensor("meta"), "only memory of the host and of CUDA", penstock.Unsupported)
+
+
+class Streams(WithDevice):
+    """Copies behind what a stream has when memory is registered, or when a program asks for it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = penstock.Engine("host")
+        self.addCleanup(self.host.close)
+        self.pool = self.host.pool(SIZE)
+        self.peer = self.host.connect(self.engine.descriptor())
+        self.label = "k"
+
+    def register(self, memory: Any, stream: Any = None) -> penstock.Region:
+        # Of a label that is used again peers hear later.
+        self.label += "v"
+        return self.engine.register_device(memory, self.label, stream=stream)
+
+    def held(self, handle: int, byte: int = 7) -> Held:
+        held = Held(self.driver, self.address, handle, byte)
+        self.addCleanup(held.let_go)
+        return held
+
+    def read(self) -> penstock.Transfer:
+        memoryview(self.pool)[:] = bytes(SIZE)
+        plan = self.peer.read_plan(self.pool, self.peer.region(self.label, timeout=5.0), extents=[(0, 0, SIZE)])
+        return self.peer.submit(plan, timeout=10.0)
+
+    def assert_behind(self, held: Held, byte: int | None = 7) -> None:
+        """What is submitted now waits for the stream, and brings what that makes."""
+        transfer = self.read()
+        time.sleep(0.05)
+        self.assertIsNone(transfer.poll())
+        self.assertEqual(memoryview(self.pool), bytes(SIZE))
+        held.let_go()
+        transfer.wait(timeout=5.0)
+        if byte is not None:
+            self.assertEqual(memoryview(self.pool), bytes([byte]) * SIZE)
+
+    def test_an_array_s_stream_is_what_it_says(self) -> None:
+        stream = self.driver.stream()
+        held = self.held(stream)
+        self.register(self.array(stream=stream))
+        self.assert_behind(held)
+        for other in (None, 1, 2):
+            self.assertIsNone(self.engine.register_device(self.array(stream=other)).deregister())
+        self.refused(self.array(stream=0), "has stream 0, which the protocol forbids")
+        self.refused(self.array(stream="one"), "makes no sense")
+        self.refused(self.array(stream=4711), "has no stream 0x1267")
+
+    def test_the_default_streams(self) -> None:
+        for number in (1, 2):
+            held = self.held(number)
+            region = self.register(self.array(stream=number))
+            self.assert_behind(held, None)
+            self.assertIsNone(region.deregister())
+
+    def test_no_stream_holds_nothing_up(self) -> None:
+        held = self.held(self.driver.stream())
+        for memory, stream in ((self.array(), None), (self.array(stream=1), -1), ((self.address, SIZE), None)):
+            region = self.register(memory, stream=stream)
+            self.read().wait(timeout=5.0)
+            self.assertIsNone(region.deregister())
+        held.let_go()
+
+    def test_a_program_names_another_stream(self) -> None:
+        for memory in (self.array(stream=1), (self.address, SIZE)):
+            stream = self.driver.stream()
+            held = self.held(stream)
+            region = self.register(memory, stream=stream)
+            self.assert_behind(held)
+            self.assertIsNone(region.deregister())
+
+    def test_dlpack_puts_its_work_before_the_stream_that_it_is_given(self) -> None:
+        driver, own = self.driver, self.driver.stream()
+
+        class Ordered(Exporter):
+            def __dlpack__(self, **asked: Any) -> object:
+                event = ctypes.c_void_p()
+                driver.call("cuEventCreate", ctypes.byref(event), 2)
+                driver.call("cuEventRecord", event, ctypes.c_void_p(own))
+                driver.call("cuStreamWaitEvent", ctypes.c_void_p(asked["stream"]), event, 0)
+                return super().__dlpack__(**asked)
+
+        for stream in (None, self.driver.stream()):
+            held = self.held(own)
+            tensor = Ordered((SIZE // 4,), device=2, data=self.address)
+            region = self.register(tensor, stream=stream)
+            self.assertEqual([asked["stream"] for asked in tensor.asked], [stream or 1])
+            self.assert_behind(held)
+            self.assertIsNone(region.deregister())
+        tensor = Exporter((SIZE // 4,), device=2, data=self.address)
+        self.register(tensor, stream=-1)
+        self.assertEqual([asked["stream"] for asked in tensor.asked], [-1])
+
+    def test_copies_are_ordered_when_a_program_asks_for_it(self) -> None:
+        region = self.register(self.array())
+
+        class Torch:
+            def __init__(self, handle: int) -> None:
+                self.cuda_stream = handle
+
+        class Cupy:
+            def __init__(self, handle: int) -> None:
+                self.ptr = handle
+
+        class Protocol:
+            def __init__(self, handle: int) -> None:
+                self.handle = handle
+
+            def __cuda_stream__(self) -> tuple[int, int]:
+                return (0, self.handle)
+
+        kinds: tuple[Any, ...] = (Torch, Cupy, Protocol, int)
+        for byte, kind in enumerate(kinds, 1):
+            handle = self.driver.stream()
+            held = self.held(handle, byte)
+            region.order_behind(kind(handle))
+            self.assert_behind(held, byte)
+        region.order_behind(Torch(0))
+        region.order_behind(-1)
+        for wrong, words in ((0, "names no stream"), (-2, "names no stream"), ("one", "`str` is no stream")):
+            with self.assertRaisesRegex(penstock.InvalidArgument, words):
+                region.order_behind(wrong)
+        with self.assertRaisesRegex(penstock.InvalidArgument, "has no stream"):
+            region.order_behind(4711)
+        with self.assertRaises(penstock.Error):
+            self.pool.order_behind(1)
+
+    def test_a_stream_that_does_not_go_on_ends_in_time(self) -> None:
+        stream = self.driver.stream()
+        held = self.held(stream)
+        self.register(self.array(stream=stream))
+        plan = self.peer.read_plan(self.pool, self.peer.region(self.label, timeout=5.0), extents=[(0, 0, SIZE)])
+        with self.assertRaises(penstock.Deadline):
+            self.peer.submit(plan, timeout=0.05).wait()
+        held.let_go()
 
 
 class WithoutDriver(unittest.TestCase):
