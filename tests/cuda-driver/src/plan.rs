@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     pub(crate) events_late: u64,
     /// Functions that it does not have.
     pub(crate) lacks: Vec<String>,
-    /// What its devices cannot: `vmm`, `descriptors`, `gpudirect`, `dma-buf`, or `compute`, where nobody may use them.
+    /// What its devices cannot: `vmm`, `descriptors`, `ipc`, `gpudirect`, `dma-buf`, or `compute`, where nobody may use them.
     pub(crate) without: Vec<String>,
 }
 

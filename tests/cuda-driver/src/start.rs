@@ -166,6 +166,7 @@ pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(place: *mut c_int, attribut
         103 => can("descriptors"),      // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         110 | 116 => can("gpudirect"),  // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, GPU_DIRECT_RDMA_SUPPORTED
         124 => can("dma-buf"),          // DMA_BUF_SUPPORTED
+        125 => can("ipc"),              // IPC_EVENT_SUPPORTED
         _ => 0,
     };
     // SAFETY: as above.

@@ -37,6 +37,8 @@ pub struct DeviceAttr {
     pub vmm: bool,
     /// Whether such memory can be passed to another process as a file descriptor.
     pub vmm_descriptors: bool,
+    /// Whether memory of `cuMemAlloc` can be passed to another process by a legacy handle (`cuIpcGetMemHandle`).
+    pub legacy_ipc: bool,
     /// Whether its memory can be registered with RDMA cards as a dma-buf.
     pub dma_buf: bool,
     /// Whether RDMA cards can reach its memory at all.
@@ -83,6 +85,8 @@ impl Device {
             unified_addressing: can(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
             vmm: can(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED),
             vmm_descriptors: can(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
+            // The manual names this one for memory, too.
+            legacy_ipc: can(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED),
             dma_buf: can(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED),
             gpudirect: can(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
             compute_mode: number(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE),

@@ -1,6 +1,7 @@
 //! `penstock doctor gpu`, with a stand-in for the driver and without any.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::run::{Folder, finish};
 
@@ -42,8 +43,40 @@ fn what_a_stand_in_cannot_is_said_with_what_it_means() {
     for words in ["cannot make and map memory by itself", "0 has no dma-buf", "nvidia-smi -i 0 -c DEFAULT"] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    let said = doctor_of_stand_in("without=descriptors");
-    assert!(said.contains("0 cannot pass its memory as file descriptors"), "{said}");
+}
+
+#[test]
+fn how_memory_of_a_stand_in_can_be_passed_to_other_processes_is_said() {
+    for (pretends, words, means) in [
+        ("", "0 can pass its memory to other processes: as file descriptors (VMM), and by legacy handles", ""),
+        ("without=ipc", "as file descriptors (VMM), and not by legacy handles", "memory of `cudaMalloc` stays within"),
+        ("without=descriptors", "by legacy handles, and not as file descriptors (VMM)", "memory of pools stays within"),
+        ("without=vmm,ipc", "0 can pass its memory to no other process", "its memory stays within a process"),
+    ] {
+        let said = doctor_of_stand_in(pretends);
+        assert!(said.contains(words) && said.contains(means), "{pretends}: {said}");
+        assert_eq!(said.contains("shares of a device (vGPU) lack it"), !means.is_empty(), "{pretends}: {said}");
+    }
+}
+
+#[test]
+fn a_limit_of_locked_memory_is_said_with_what_it_means_for_pinned_pools() {
+    let folder = Folder::new();
+    let program = folder.command(&[]).get_program().to_owned();
+    let said = |limit: &str| {
+        let mut command = Command::new("sh");
+        folder.furnish(&mut command);
+        command.args(["-c", &format!("ulimit -l {limit} && exec \"$0\" doctor gpu")]).arg(&program);
+        let ran = finish(command.env("PENSTOCK_CUDA_DRIVER", stand_in()).env("PENSTOCK_CUDA_STAND_IN", ""));
+        assert_eq!(ran.err, "", "{ran:?}");
+        ran.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let limited = said("64");
+    assert!(limited.contains("locked memory") && limited.contains("64 KiB"), "{limited}");
+    // Who has the capability is above it.
+    let is_above = limited.contains("CAP_IPC_LOCK");
+    assert_eq!(limited.contains("did not hold pinned pools against it"), !is_above, "{limited}");
+    assert_eq!(limited.contains("memlock"), !is_above, "{limited}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Graphics processors: devices, driver, access, peer memory, and what libcuda says.
 
+use super::limits;
 use crate::finding::{By, Finding, Mend};
 use crate::host::{Call, Host, Rights};
 use crate::parse::{count, listed, size};
@@ -10,6 +11,9 @@ const TOPIC: Topic = Topic::Gpu;
 const PCI: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "0x10de";
 const VERSION: &str = "/proc/driver/nvidia/version";
+/// What a limit of locked memory means for pools that devices copy from and to.
+const PINNED: &str = "NVIDIA's driver did not hold pinned pools against it where that was measured, as root; where one does, pools beyond this, all \
+                      together, are refused when a plan to a device is built";
 /// Names a library in place of libcuda.so.1.
 const PATH_VARIABLE: &str = penstock_cuda::PATH_VARIABLE;
 
@@ -23,6 +27,8 @@ pub(super) fn examine(host: &Host) -> Vec<Finding> {
     // Another library in place of libcuda is a driver, too.
     if on_bus > 0 || driver.is_some() || host.system().variable(PATH_VARIABLE).is_some() {
         findings.extend(library(host));
+        let locked = limits::lockable(host, TOPIC).map(|finding| finding.means_if_limited(PINNED).on(&[Way::Cuda]));
+        findings.extend(locked);
     }
     findings
 }
@@ -135,10 +141,10 @@ fn library(host: &Host) -> Vec<Finding> {
     let memories = of("memory");
     let memories = memories.iter().filter_map(|line| line.split_once(' '));
     findings.extend(memories.filter_map(|(place, bytes)| window(host, place, bytes.parse().ok()?)));
+    findings.extend(of("passes").iter().map(|line| ipc(line)));
     for (number, what) in of("without").iter().filter_map(|line| line.split_once(' ')) {
         let (found, means) = match what {
             "vmm" => ("cannot make and map memory by itself", "no pools of its memory"),
-            "descriptors" => ("cannot pass its memory as file descriptors", "pools of its memory are one process's"),
             "dma-buf" => ("has no dma-buf", "RDMA cards reach its memory by nvidia-peermem, or not at all"),
             _ => ("may be used by no process", "its memory is out of reach"),
         };
@@ -147,6 +153,38 @@ fn library(host: &Host) -> Vec<Finding> {
         findings.push(finding.mends(mend));
     }
     findings
+}
+
+/// How memory of a device can be passed to other processes. `line`: its number, and each way.
+fn ipc(line: &str) -> Finding {
+    const NAME: &str = "ipc";
+    let (number, ways) = line.split_once(' ').unwrap_or((line, ""));
+    let has = |way: &str| ways.split(' ').any(|has| has == way);
+    let (found, means) = match (has("descriptors"), has("legacy")) {
+        (true, true) => {
+            return ok(
+                NAME,
+                format!(
+                    "{number} can pass its memory to other processes: as file descriptors (VMM), and by legacy handles"
+                ),
+            );
+        }
+        (true, false) => {
+            ("can pass its memory as file descriptors (VMM), and not by legacy handles", "memory of `cudaMalloc`")
+        }
+        (false, true) => {
+            ("can pass its memory by legacy handles, and not as file descriptors (VMM)", "memory of pools")
+        }
+        (false, false) => {
+            ("can pass its memory to no other process: neither file descriptors (VMM) nor legacy handles", "its memory")
+        }
+    };
+    let means = format!("{means} stays within a process; this release passes none anyhow");
+    let advice = "use a driver for Linux on the machine itself, or in a virtual one that has the whole device: WSL and shares of a device (vGPU) lack it";
+    Finding::limited(TOPIC, NAME, format!("{number} {found}"))
+        .means(means)
+        .on(&[Way::Cuda])
+        .mend(Mend::advice(By::Outside, advice))
 }
 
 /// How much of a device's memory the bus shows at once: what network cards can have registered of it.

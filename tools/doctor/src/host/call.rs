@@ -214,7 +214,8 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
 }
 
 /// What the CUDA driver has, a line each: `absent` and why, or `cuda` and its release, `lacks` and a function; then `deviceless` and why, or for
-/// each device `device` and what it is, `memory` and where on the bus how much is, and `without` and what it cannot.
+/// each device `device` and what it is, `memory` and where on the bus how much is, `passes` and how its memory is passed to other processes, and
+/// `without` and what it cannot.
 fn cuda_driver() -> String {
     let one_line = |words: String| words.replace('\n', " ");
     let cuda = match Cuda::start() {
@@ -232,12 +233,12 @@ fn cuda_driver() -> String {
         let gib = attr.bytes as f64 / f64::from(1 << 30);
         words += &format!("device {ordinal}: {}, {gib:.0} GiB, {id}, at {}\n", one_line(attr.name), attr.pci);
         words += &format!("memory {} {}\n", attr.pci, attr.bytes);
-        let cannot = [
-            (!attr.vmm, "vmm"),
-            (attr.vmm && !attr.vmm_descriptors, "descriptors"),
-            (!attr.dma_buf, "dma-buf"),
-            (attr.compute_mode == COMPUTE_PROHIBITED, "compute"),
-        ];
+        let passes = [(attr.vmm && attr.vmm_descriptors, " descriptors"), (attr.legacy_ipc, " legacy")];
+        words += &format!("passes {ordinal}");
+        words.extend(passes.iter().filter(|(can, _)| *can).map(|(_, how)| *how));
+        words += "\n";
+        let cannot =
+            [(!attr.vmm, "vmm"), (!attr.dma_buf, "dma-buf"), (attr.compute_mode == COMPUTE_PROHIBITED, "compute")];
         words.extend(cannot.iter().filter(|(lacks, _)| *lacks).map(|(_, what)| format!("without {ordinal} {what}\n")));
     }
     words

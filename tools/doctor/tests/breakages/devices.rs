@@ -279,6 +279,13 @@ fn a_gpu_without_driver_library_or_rights_is_named() {
     let mut findings = report.findings.iter().filter(|finding| finding.name == "device");
     let finding = findings.next_back().expect("the device is described, and then what it cannot");
     assert_finding(finding, Status::Limited, "0 may be used by no process", "nvidia-smi -i 0 -c DEFAULT");
+    host.system.cuda_driver = well.replace(" descriptors", "");
+    assert_finding(
+        &host.one(Topic::Gpu, "ipc"),
+        Status::Limited,
+        "0 can pass its memory by legacy handles, and",
+        "vGPU",
+    );
     host.system.cuda_driver = format!("{well}memory 0000:17:00.0 {}\n", 80_u64 << 30);
     assert!(host.report().find(Topic::Gpu, "window").is_none(), "the bus does not say");
     let regions = |last: &str| format!("0x90000000 0x90ffffff 0x40200\n0x200000000000 {last} 0x14220c\n0x0 0x0 0x0\n");

@@ -210,7 +210,9 @@ impl Fixture {
             silent: BTreeSet::new(),
             variables: BTreeMap::new(),
             rdma_libraries: "device mlx5_0\n".to_owned(),
-            cuda_driver: "cuda 12.8\ndevice 0: NVIDIA H100, 80 GiB, GPU-0a, at 0000:17:00.0\n".to_owned(),
+            cuda_driver:
+                "cuda 12.8\ndevice 0: NVIDIA H100, 80 GiB, GPU-0a, at 0000:17:00.0\npasses 0 descriptors legacy\n"
+                    .to_owned(),
             root: root.clone(),
         };
         let asked =

@@ -86,7 +86,7 @@ fn locked_memory_counts_only_without_the_capability() {
         "Max locked memory 65536 65536 ",
     );
     let mend = "sudo prlimit --pid $$ --memlock=unlimited:unlimited";
-    for finding in host.only(&[(Topic::Limits, "locked memory"), (Topic::Rdma, "locked memory")]) {
+    for finding in host.only(&[Topic::Limits, Topic::Rdma, Topic::Gpu].map(|topic| (topic, "locked memory"))) {
         assert_finding(&finding, Status::Limited, "64 KiB", mend);
     }
     assert!(host.report().ok, "small pools fit into any limit");
