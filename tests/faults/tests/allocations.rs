@@ -344,7 +344,7 @@ impl LocalSide for Plain {
         Ok(())
     }
 
-    fn lend(&mut self, _: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>) -> Result<(), Cause> {
+    fn lend(&mut self, _: OutgoingOp, pieces: &[Piece], lent: &mut Vec<LentPiece>, _: bool) -> Result<(), Cause> {
         lent.extend(pieces.iter().map(|piece| LentPiece { address: piece.offset, len: piece.len.into() }));
         Ok(())
     }
