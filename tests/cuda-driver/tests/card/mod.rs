@@ -257,6 +257,13 @@ impl ProgramStream {
     }
 }
 
+impl Drop for ProgramStream {
+    /// A test that fails ends: what gives memory back waits for all streams.
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 /// A function of the driver's that Penstock does not call.
 fn function(name: &CStr, version: c_int) -> *mut c_void {
     type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;

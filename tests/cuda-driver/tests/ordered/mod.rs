@@ -74,7 +74,8 @@ pub(crate) fn all_ways() {
 
 /// Asked for before an engine has used the device, and for streams that are made later; several add up.
 pub(crate) fn before_the_first_plan() {
-    let (first, second, here) = (ProgramStream::on(0), ProgramStream::on(0), Buffer::new(MIB));
+    let here = Buffer::new(MIB);
+    let (first, second) = (ProgramStream::on(0), ProgramStream::on(0));
     here.write(&pattern(MIB, 1));
     first.hold();
     second.hold();
