@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import unittest
+import unittest.mock
 import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -379,6 +381,41 @@ class Streams(WithDevice):
         self.refused(self.array(stream=0), "has stream 0, which the protocol forbids")
         self.refused(self.array(stream="one"), "makes no sense")
         self.refused(self.array(stream=4711), "has no stream 0x1267")
+
+    def test_a_torch_tensor_s_stream_is_torch_s_current_one(self) -> None:
+        address, stream, asked = self.address, self.driver.stream(), []
+
+        class Tensor:
+            layout = "torch.strided"
+            device = types.SimpleNamespace(type="cuda")
+
+            def is_contiguous(self) -> bool:
+                return True
+
+            def detach(self) -> Any:
+                return self
+
+            def data_ptr(self) -> int:
+                return address
+
+            def numel(self) -> int:
+                return SIZE
+
+            def element_size(self) -> int:
+                return 1
+
+        def current_stream(device: Any) -> Any:
+            asked.append(device)
+            return types.SimpleNamespace(cuda_stream=stream)
+
+        Tensor.__module__ = "torch"
+        torch: Any = types.ModuleType("torch")
+        torch.cuda = types.SimpleNamespace(current_stream=current_stream)
+        with unittest.mock.patch.dict(sys.modules, {"torch": torch}):
+            held = self.held(stream)
+            self.register(Tensor())
+            self.assert_behind(held)
+        self.assertEqual(asked, [Tensor.device])
 
     def test_the_default_streams(self) -> None:
         for number in (1, 2):
