@@ -193,12 +193,15 @@ static void with_a_driver(const char *folder)
     EXPECT(memcmp(bytes + BYTES, bytes, BYTES) == 0);
     behind_a_stream(memory, peer, pool, bytes, remote);
 
-    /* Host memory that is no pool's is not for devices. */
+    /* Host memory that is no pool's goes through staging memory. */
     penstock_region own;
     EXPECT(penstock_register(here, copy, BYTES, NULL, 0, &own) == PENSTOCK_OK);
-    penstock_plan plan;
-    penstock_plan_options shape = {.size = sizeof shape, .extents = &out, .extent_count = 1};
-    REFUSED(penstock_plan_create(own, remote, &shape, &plan), PENSTOCK_NO_PATH, "is not a pool's");
+    memset(copy, 0x5a, BYTES);
+    move(peer, PENSTOCK_WRITE, own, remote, out);
+    memset(copy, 0, BYTES);
+    EXPECT(copy_out(bytes + BYTES, memory, BYTES) == 0);
+    for (size_t at = 0; at < BYTES; at++)
+        EXPECT(bytes[BYTES + at] == 0x5a);
 
     penstock_region none;
     REFUSED(penstock_register_device(there, memory, 3 * BYTES, NULL, 3, &none), PENSTOCK_NOT_MAPPED, "leave their allocation");

@@ -169,14 +169,18 @@ class Transfers(WithDevice):
             with self.assertRaises(penstock.AccessDenied):
                 peer.read_plan(region, "pool", extents=[(0, 0, SIZE)])
 
-    def test_host_memory_that_is_no_pool_is_not_for_devices(self) -> None:
+    def test_host_memory_that_is_no_pool_goes_through_staging_memory(self) -> None:
         with penstock.Engine("host") as host:
-            own = host.register(bytearray(SIZE))
+            memory = bytearray(PATTERN)
+            own = host.register(memory)
             self.engine.register_device(self.array(), "kv")
             peer = host.connect(self.engine.descriptor())
             remote = peer.region("kv", timeout=5.0)
-            with self.assertRaisesRegex(penstock.Unsupported, "is not a pool's"):
-                peer.write_plan(own, remote, extents=[(0, 0, SIZE)])
+            peer.submit(peer.write_plan(own, remote, extents=[(0, 0, SIZE)])).wait(timeout=5.0)
+            self.assertEqual(self.driver.read(self.address, SIZE), PATTERN)
+            memory[:] = bytes(SIZE)
+            peer.submit(peer.read_plan(own, remote, extents=[(0, 0, SIZE)])).wait(timeout=5.0)
+            self.assertEqual(memory, PATTERN)
 
 
 class Arrays(WithDevice):

@@ -570,7 +570,7 @@ mod properties {
     prop_compose! {
         fn device()(
             staging in prop::sample::select(vec![StagingChoice::Auto, StagingChoice::Off]),
-            staging_bytes in 65_536u64..=1 << 30,
+            staging_bytes in 1u64 << 20..=1 << 30,
         ) -> DeviceConfig {
             DeviceConfig { staging, staging_bytes }
         }

@@ -12,7 +12,7 @@ use penstock_memory::copy::{self, Hint};
 use penstock_ring::ReadyBits;
 
 use super::Staging;
-use super::slots::{SLOT_BYTES, StagingSlot};
+use super::slots::{SLOT_BYTES, Slots, StagingSlot};
 use crate::device::DeviceLane;
 use crate::host::{EngineSegments, check_withdrawals};
 use crate::lane::{
@@ -67,7 +67,10 @@ struct StagedOp {
     checked_at: Revisions,
     transfer: u64,
     transfer_bytes: u64,
-    slot: StagingSlot,
+    /// None: it was given up, and the bytes that are on their way are not in it any more.
+    slot: Option<StagingSlot>,
+    /// Those that it is one of.
+    slots: Arc<Slots>,
     /// The worker has given it up, and waits until it touches nothing.
     is_cancelled: bool,
 }
@@ -141,7 +144,8 @@ impl LaneEvents for Sorted<'_> {
 impl StagedOp {
     /// Its bytes in the slot, in the order of its spans: those of its memory here are at the same places of one, and the peer's at those of the other.
     fn spans_of_hop(&self, hop: Hop, into: &mut [Span; SPANS_PER_POST]) -> usize {
-        let mut at = self.slot.offset();
+        let Some(slot) = &self.slot else { return 0 };
+        let mut at = slot.offset();
         for (span, into) in self.spans.iter().zip(into.iter_mut()) {
             *into = match hop {
                 Hop::Near => Span { local: span.local, remote: at, len: span.len },
@@ -154,8 +158,8 @@ impl StagedOp {
 
     fn batch<'a>(&'a self, hop: Hop, spans: &'a [Span], checked_at: Revisions) -> Batch<'a> {
         let (local, remote) = match hop {
-            Hop::Near => (&self.local, &self.slot.slots.mapped),
-            _ => (&self.slot.slots.memory, &self.remote),
+            Hop::Near => (&self.local, &self.slots.mapped),
+            _ => (&self.slots.memory, &self.remote),
         };
         Batch {
             direction: self.direction,
@@ -265,7 +269,8 @@ impl StagedLane {
             checked_at: batch.checked_at,
             transfer: batch.transfer,
             transfer_bytes: batch.transfer_bytes,
-            slot,
+            slots: Arc::clone(&slot.slots),
+            slot: Some(slot),
             is_cancelled: false,
         };
         let begun = match batch.direction {
@@ -322,7 +327,7 @@ impl StagedLane {
             (_, Err(withdrawn)) => Err(PostError::Refused(withdrawn.cause_for_local())),
             // Somebody may wait for what devices have: that only becomes less until all of it has ended.
             _ if !self.touch.may_hold(revision) => Err(PostError::Full),
-            _ => match (&op.local, &op.slot.slots.memory, &mut self.devices) {
+            _ => match (&op.local, &op.slots.memory, &mut self.devices) {
                 (Memory::Host(local), Memory::Host(slots), _) => {
                     let copied = copy::scatter(local, slots, op.direction, spans, op.hint);
                     copied.map(Posted::Moved).map_err(|_| PostError::OutOfBounds)
@@ -410,7 +415,7 @@ impl StagedLane {
                 HopEnd::Lost(failure) => {
                     if let Some((completion_id, slot)) = self.take_out(place) {
                         events.lost(completion_id, failure);
-                        slot.withhold();
+                        slot.into_iter().for_each(StagingSlot::withhold);
                     }
                 }
                 HopEnd::Completed(Err(failure)) => self.finish(place, Err(failure), events),
@@ -436,9 +441,9 @@ impl StagedLane {
     }
 
     /// An operation has ended: its completion id, and the slot that it had.
-    fn take_out(&mut self, place: usize) -> Option<(u64, StagingSlot)> {
+    fn take_out(&mut self, place: usize) -> Option<(u64, Option<StagingSlot>)> {
         let StagedOp { completion_id, slot, mut spans, direction, .. } = self.ops.get_mut(place)?.take()?;
-        self.slots[direction as usize] -= 1;
+        self.slots[direction as usize] -= usize::from(slot.is_some());
         spans.clear();
         self.lists.push(spans);
         self.free.push(place);
@@ -569,8 +574,13 @@ impl Lane for StagedLane {
             },
             Hop::Far => match self.inner.cancel_op(op.own_id) {
                 CancelledOp::Quiesced => CancelledOp::Quiesced,
+                CancelledOp::RemotePending => {
+                    // The peer may take its time: others need the slot.
+                    self.slots[op.direction as usize] -= usize::from(op.slot.take().is_some());
+                    CancelledOp::RemotePending
+                }
                 // What may be touched here is the slot.
-                CancelledOp::RemotePending | CancelledOp::LocalPending => CancelledOp::RemotePending,
+                CancelledOp::LocalPending => CancelledOp::RemotePending,
             },
         };
         match answer {

@@ -88,7 +88,7 @@ impl Staging {
                         slots.get_or_init(|| Arc::new(made))
                     }
                 };
-                self.devices.pair(device, &slots.memory)?;
+                self.devices.pair(device, &slots.memory).map_err(|error| not_pinned(&error, self.bytes))?;
             }
         }
         Ok(())
@@ -97,6 +97,12 @@ impl Staging {
     fn slots(&self, worker: usize, direction: Direction) -> Option<&Arc<Slots>> {
         self.slots.get(worker)?[direction as usize].get()
     }
+}
+
+fn not_pinned(error: &ImportError, bytes: u64) -> ImportError {
+    ImportError::NoPath(format!(
+        "bytes are to be staged here, in {bytes} B for each worker and direction (`device.staging_bytes`, which may be lowered), and {error}"
+    ))
 }
 
 fn no_memory(error: &MemoryError) -> ImportError {

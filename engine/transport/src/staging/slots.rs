@@ -11,6 +11,9 @@ use crate::remote::RemoteMemory;
 /// What one post carries at most.
 pub(super) const SLOT_BYTES: u64 = UNIT_BYTES;
 
+/// A lane leaves so many times as much as it has, so that a dozen slow ones leave something.
+const LEAVES: usize = 4;
+
 /// The slots of one worker for one direction.
 pub(super) struct Slots {
     /// All of them, as each side of a copy names it.
@@ -48,11 +51,11 @@ impl Slots {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a lane that has so many; none: the lane of this peer is marked ready when one comes back. A lane gets no more than it leaves, so that
-    /// a peer that is slow does not keep the others from theirs.
+    /// A slot for a lane that has so many; none: the lane of this peer is marked ready when one comes back. A lane gets no more than a part of what it
+    /// leaves, so that a peer that is slow does not keep the others from theirs.
     pub(super) fn take(self: &Arc<Self>, peer_index: u32, has: usize) -> Option<StagingSlot> {
         let mut state = self.lock();
-        let place = if has < state.free.len() { state.free.pop() } else { None };
+        let place = if LEAVES * has < state.free.len() { state.free.pop() } else { None };
         if place.is_none() && !state.without.contains(&peer_index) {
             state.without.push(peer_index);
         }

@@ -52,7 +52,7 @@ impl Stage {
 }
 
 fn few_slots(mut config: Config) -> Config {
-    config.device.staging_bytes = 128 << 10;
+    config.device.staging_bytes = 1 << 20;
     config
 }
 

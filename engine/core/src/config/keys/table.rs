@@ -319,10 +319,12 @@ pub const KEYS: &[KeyDoc] = &[
         key: "device.staging_bytes",
         default: "16777216",
         unit: "B",
-        range: Range::Number { min: 65_536, max: 1 << 30 },
-        what: "Pinned host memory through which each worker moves memory of GPUs, for each direction.",
-        more_costs: "Memory that the kernel cannot take back.",
-        less_costs: "Less is under way at once, so that a fast network or GPU waits for the other.",
+        range: Range::Number { min: 1 << 20, max: 1 << 30 },
+        what: "Pinned host memory through which each worker moves memory of GPUs, for each direction: two of them for each worker are pinned by \
+               the thread that builds the first plan over such memory. One peer has a fifth of it at most, and of what others leave.",
+        more_costs: "Memory that the kernel cannot take back, and 33 ms a gigabyte once.",
+        less_costs: "Less is under way at once, so that a fast network or GPU waits for the other; and fewer peers that are stopped, nine at the \
+                     least and 21 at the default, have all of it until their transfers' deadlines.",
     },
     KeyDoc {
         key: "memory.pages",
