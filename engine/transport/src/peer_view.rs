@@ -13,7 +13,8 @@ use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Liveness, LogOverrun, Withdrawal};
 
 use crate::host::{
-    BusyWorker, PeerSegments, WHOLE_REGION, WITHDRAWAL_BUCKETS, WithdrawalConflict, check_against, is_renewal,
+    BusyWorker, PeerSegments, WHOLE_REGION, WITHDRAWAL_BUCKETS, WithdrawalConflict, check_against, check_withdrawals,
+    is_renewal,
 };
 use crate::lane::CounterRef;
 
@@ -176,8 +177,10 @@ impl PeerView {
         key: RegionKey,
         extents: impl Iterator<Item = (u64, u64)> + Clone,
     ) -> Result<(), WithdrawalConflict> {
-        let is_untouched = || self.not_withdrawn_since(key.region.0, since);
-        check_against(self.withdrawals_since(since), is_untouched, key, extents)
+        match self {
+            Self::Shared(segments) => check_withdrawals(&segments.owner_state, since, key, extents),
+            Self::Reported(log) | Self::Fenced(log, _) => log.check_withdrawals(since, key, extents),
+        }
     }
 
     /// The revision of the peer's last deregistration of a whole region, or renewal of a part of one, as far as it is

@@ -94,6 +94,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lanes_that_give_nothing_back_leave_some_to_others() {
+        let slots = Arc::new(Slots::new(16 * SLOT_BYTES, ReadyBits::heap(64)).unwrap());
+        let mut taken = Vec::new();
+        let shares: Vec<usize> = (0..10)
+            .map(|lane| {
+                let before = taken.len();
+                while let Some(slot) = slots.take(lane, taken.len() - before) {
+                    taken.push(slot);
+                }
+                taken.len() - before
+            })
+            .collect();
+        assert_eq!(shares, [4, 3, 2, 2, 1, 1, 1, 1, 1, 0], "nine lanes have all there is");
+        drop(taken);
+        assert_eq!(slots.lock().free.len(), 16);
+    }
+
+    #[test]
     fn who_has_found_none_is_marked_when_there_is_one() {
         let ready = ReadyBits::heap(64);
         let slots = Arc::new(Slots::new(2 * SLOT_BYTES, ready.clone()).unwrap());

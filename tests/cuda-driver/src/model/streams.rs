@@ -15,7 +15,7 @@ pub(super) struct Stream {
 }
 
 pub(super) enum Work {
-    /// In no order.
+    /// One flush of them: the device takes whichever it likes next.
     Copies(Vec<Copy>),
     Word {
         to: u64,

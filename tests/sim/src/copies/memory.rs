@@ -18,7 +18,7 @@ enum Kind {
 
 /// What is known of a memory as a whole.
 enum Standing {
-    /// It is registered.
+    /// Transfers may name it.
     Registered,
     /// It was taken back, and something may land there until all of these are released.
     Quarantined(Vec<Quarantined>),
@@ -80,7 +80,7 @@ impl Memory {
         allocator.holders(id).is_ok()
     }
 
-    /// Writes a block.
+    /// Writes all bytes of a block, as its owner's processor or device would.
     pub(super) fn write(&self, index: u32, bytes: &[u8]) {
         let at = u64::from(index) * self.block_bytes;
         match &self.kind {
@@ -99,7 +99,7 @@ impl Memory {
         found
     }
 
-    /// Fills a block.
+    /// Writes the same byte all over a block.
     pub(super) fn fill(&self, index: u32, full_of: u8) {
         self.write(index, &vec![full_of; self.block_bytes as usize]);
     }

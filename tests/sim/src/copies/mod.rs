@@ -115,7 +115,7 @@ impl<'s, 'w> Run<'s, 'w> {
         }
     }
 
-    /// Everybody looks.
+    /// The model, seats and every copier that is there look at what has happened.
     fn turn(&mut self) -> Result<(), Violated> {
         check_model()?;
         let now = self.now();
