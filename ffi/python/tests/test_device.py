@@ -457,7 +457,7 @@ class Streams(WithDevice):
 
         for stream in (None, self.driver.stream()):
             held = self.held(own)
-            tensor = Ordered((SIZE // 4,), device=2, data=self.address)
+            tensor: Exporter = Ordered((SIZE // 4,), device=2, data=self.address)
             region = self.register(tensor, stream=stream)
             self.assertEqual([asked["stream"] for asked in tensor.asked], [stream or 1])
             self.assert_behind(held)
