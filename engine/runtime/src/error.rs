@@ -365,8 +365,10 @@ pub enum SubmitError {
         /// The most it may have.
         most: usize,
     },
-    /// The number of the note is one of those that peer tells of transfers by name with.
-    #[error("notes of this number tell `{peer}` of transfers by name; number yours otherwise, from 0 on")]
+    /// The number of the note is one of those that engines tell each other things with.
+    #[error(
+        "notes of this number tell `{peer}` what engines have to tell each other; number yours otherwise, from 0 on"
+    )]
     ReservedNote { peer: EngineName },
     /// A handle cannot change hands on this path.
     #[error("a handle can be handed over only between engines of one process; `{peer}` is reached by {transport}")]

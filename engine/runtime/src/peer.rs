@@ -359,7 +359,9 @@ impl<E: Env> Peer<E> {
             return Err(SubmitError::ForeignCounter { peer: self.state.name.clone() });
         }
         match how.note {
-            Some(Note { id, .. }) if self.state.landing_tag().is_some_and(|tag| has_tag(id, tag)) => {
+            Some(Note { id, .. })
+                if id == NoteId::STAGING || self.state.landing_tag().is_some_and(|tag| has_tag(id, tag)) =>
+            {
                 Err(SubmitError::ReservedNote { peer: self.state.name.clone() })
             }
             note => self.engine.shared.check_submit(&self.state, note),

@@ -10,6 +10,7 @@ use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::copy::Hint;
 use penstock_memory::{Memory, Window};
 
+use crate::record::lines_for;
 use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
 /// The state of withdrawn memory that a plan was checked against: the revision of this engine's
@@ -208,6 +209,13 @@ pub struct Note<'a> {
     pub payload: &'a [u8],
 }
 
+impl Note<'_> {
+    /// Lines of the receiver's room that it takes. What lanes say to each other waits for nobody's inbox: it is bounded by what they have asked for.
+    pub fn lines(&self) -> usize {
+        if self.id == NoteId::STAGING { 0 } else { lines_for(self.payload.len()) }
+    }
+}
+
 /// What a lane reports to its worker while it is polled.
 pub trait LaneEvents {
     /// Reserves room for one notification, which must follow; if there is none, the lane keeps it and asks again when it is
@@ -216,6 +224,11 @@ pub trait LaneEvents {
 
     /// A notification of the peer. Takes the room that was reserved.
     fn note(&mut self, note: Note<'_>);
+
+    /// What a peer's lane says to this one, in a note of [`NoteId::STAGING`]: it needs no room. Who has no memory of devices drops it.
+    fn lane_message(&mut self, message: &[u8]) {
+        let _ = message;
+    }
 
     /// A handle that the peer handed over, with its notification. Takes the room that was reserved.
     fn handed_over(&mut self, note: Note<'_>, handle: Handle);

@@ -10,7 +10,6 @@ use penstock_datagram::wire::NotifyHead;
 use penstock_ring::ReadyBits;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
-use penstock_transport::record::lines_for;
 use penstock_transport::{
     Batch, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteGateLog,
     RemoteMemory, Revisions,
@@ -97,7 +96,7 @@ impl Lane for DatagramLane {
         if !connection.has_room() || connection.reads(request.transfer) {
             return Err(PostError::Full);
         }
-        let lines = request.note.map_or(0, |note| lines_for(note.payload.len()) as u64);
+        let lines = request.note.map_or(0, |note| note.lines() as u64);
         if !side.notes.reserve(lines) {
             return Err(PostError::Full);
         }

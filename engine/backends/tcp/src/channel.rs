@@ -8,7 +8,6 @@ use penstock_core::Direction;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::mediated::Notes;
-use penstock_transport::record::lines_for;
 use penstock_transport::{
     Batch, LaneEvents, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, TargetMediatedMemory,
 };
@@ -131,7 +130,7 @@ impl Channel {
             // There is no order between streams: it is told when what is on them has ended.
             (Some(_), Some(_)) => return Err(PostError::Full),
         };
-        let lines = arrival.note.map_or(0, |note| lines_for(note.payload.len()) as u64);
+        let lines = arrival.note.map_or(0, |note| note.lines() as u64);
         if !self.ledger.notes.reserve(lines) {
             return Err(PostError::Full);
         }

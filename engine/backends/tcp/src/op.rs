@@ -4,7 +4,6 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Generation, NoteId, RegionId, Span};
 use penstock_memory::Window;
-use penstock_transport::record::lines_for;
 use penstock_transport::{CounterRef, Note};
 
 /// The place of an operation in its table.
@@ -110,7 +109,7 @@ impl Op {
 
     /// Lines that its note takes of the peer's room.
     pub(crate) fn lines(&self) -> u64 {
-        self.note.map_or(0, |_| lines_for(self.payload.len()) as u64)
+        self.said().map_or(0, |note| note.lines() as u64)
     }
 
     /// It touches this engine's memory no more, and the bytes that did not go yet go as nothing.

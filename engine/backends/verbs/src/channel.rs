@@ -200,7 +200,7 @@ impl Channel {
         let carried = self.carried(arrival.transfer, arrival.transfer_bytes);
         let takes = |&rail: &usize| {
             let rail = &self.rails[rail];
-            rail.takes_message() && (arrival.note.is_none() || rail.takes_note())
+            rail.takes_message() && (arrival.note.is_none_or(|note| note.lines() == 0) || rail.takes_note())
         };
         let carriers = (0..self.rails.len()).filter(|rail| carried & 1 << rail != 0);
         let home = if carried == 0 {

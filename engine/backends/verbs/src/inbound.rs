@@ -203,7 +203,7 @@ impl InboundMessages {
         if let Some(counter) = counter {
             self.rails[rail].name(counter);
         }
-        if note.is_some() {
+        if note.is_some_and(|note| note.lines() > 0) {
             self.rails[rail].take_note()?;
         }
         if marks == 0 {
@@ -278,7 +278,7 @@ impl InboundMessages {
         let Open { said, forgotten, .. } = self.open.swap_remove(place);
         let Some((_, counter, note)) = said else { return Ok(false) };
         if forgotten.is_some() {
-            if let Some(note) = note {
+            if let Some(note) = note.filter(|note| note.id != NoteId::STAGING) {
                 self.rails[note.rail].note_taken();
             }
             return Ok(false);
@@ -291,7 +291,9 @@ impl InboundMessages {
     }
 
     fn deliver(&mut self, rail: usize, note: Note<'_>, events: &mut dyn LaneEvents) {
-        if self.held.is_empty() && events.reserve_note() {
+        if note.id == NoteId::STAGING {
+            events.lane_message(note.payload);
+        } else if self.held.is_empty() && events.reserve_note() {
             events.note(note);
             self.rails[rail].note_taken();
         } else {

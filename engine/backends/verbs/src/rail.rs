@@ -425,7 +425,8 @@ impl Rail {
         self.next += 1;
         self.sent(say);
         if let Body::Notify(notification) = body {
-            self.notes_sent = self.notes_sent.wrapping_add(u32::from(notification.note.is_some()));
+            let takes_room = notification.note.is_some_and(|note| note.lines() > 0);
+            self.notes_sent = self.notes_sent.wrapping_add(u32::from(takes_room));
             if let Some(counter) = notification.counter {
                 self.name(counter);
             }

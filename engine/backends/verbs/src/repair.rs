@@ -415,7 +415,9 @@ impl Channel {
                     fence = Some(revision);
                     continue;
                 }
-                MessageKind::Said(Say::Tell(id)) => notes_lost += u32::from(ops[id].note.is_some()),
+                MessageKind::Said(Say::Tell(id)) => {
+                    notes_lost += u32::from(ops[id].said().is_some_and(|note| note.lines() > 0))
+                }
                 MessageKind::Batch(_) | MessageKind::Said(Say::Mark(_) | Say::Forget(_)) => {}
             }
             items.push(what);

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use penstock_core::Cause;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
 use penstock_core::planted::{self, Bug};
+use penstock_core::{Cause, NoteId};
 use penstock_memory::{Memory, ProcessVmError, ProcessVmMemory, Window, copy, process_vm};
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{ReadyBits, RingLine, SharedRange};
 
 use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
-use super::rings::{InboundRings, OutboundRing, outbound};
+use super::rings::{InboundRings, OutboundRing, RingOf, outbound};
 use super::segments::{Bell, EngineSegments, PeerSegments};
 use crate::device::{DeviceLane, Devices};
 use crate::lane::{
@@ -61,6 +61,7 @@ pub struct HandOverQueues {
 
 struct Inbound {
     ring: Consumer<MappedStorage>,
+    of: RingOf,
     sequence: u64,
     /// Wakes the sender when it waits for room.
     sender_bell: Bell,
@@ -103,8 +104,8 @@ pub struct CopyLane {
     segments: Arc<EngineSegments>,
     peer_segments: Arc<PeerSegments>,
     touch: Touch,
-    outbound: OutboundRing,
-    sequence: u64,
+    /// The rings that this fills, and how many records went into each.
+    outbound: [(OutboundRing, u64); 2],
     peer_ready: ReadyBits,
     index_at_peer: usize,
     receiver_bell: Bell,
@@ -133,22 +134,23 @@ impl CopyLane {
         let dealt = inbound.deal(segments.workers());
         let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
             let receiver = worker % peer_segments.workers();
-            let inbound = rings
-                .into_iter()
-                .map(|(sender, ring)| Inbound {
+            let inbound = |(sender, [notes, messages]): (usize, [Consumer<MappedStorage>; 2])| {
+                let inbound = |(ring, of)| Inbound {
                     ring,
+                    of,
                     sequence: 0,
                     sender_bell: peer_segments.bell(1 + sender),
                     handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.incoming[sender])),
-                })
-                .collect();
+                };
+                [(notes, RingOf::Notes), (messages, RingOf::LaneMessages)].map(inbound)
+            };
+            let inbound = rings.into_iter().flat_map(inbound).collect();
             let lane = Self {
                 segments: Arc::clone(segments),
                 peer_segments: Arc::clone(peer_segments),
                 touch: Touch::new(segments.owner_state.hazard(peer_index, worker)),
                 devices: devices.map(|devices| devices.lane(worker, peer_index)),
-                outbound: outbound(range, worker)?,
-                sequence: 0,
+                outbound: outbound(range, worker)?.map(|ring| (ring, 0)),
                 peer_ready: peer_segments.mailbox.ready(receiver),
                 index_at_peer: index_at_peer as usize,
                 receiver_bell: peer_segments.bell(1 + receiver),
@@ -167,25 +169,28 @@ impl CopyLane {
     }
 
     /// Room for so many lines, or "full" with the receiver asked to ring when there is more.
-    fn reserve(&mut self, lines: usize) -> Result<(), PostError> {
-        if self.outbound.free_for(lines) >= lines {
+    fn reserve(&mut self, of: RingOf, lines: usize) -> Result<(), PostError> {
+        let (ring, _) = &mut self.outbound[of as usize];
+        if ring.free_for(lines) >= lines {
             return Ok(());
         }
-        if self.outbound.mark_waiting() >= lines {
-            self.outbound.clear_waiting();
+        if ring.mark_waiting() >= lines {
+            ring.clear_waiting();
             return Ok(());
         }
-        match self.outbound.health() {
+        match ring.health() {
             Ok(()) => Err(PostError::Full),
             Err(_) => Err(PostError::Fault(LaneFault(Cause::PeerCorrupt))),
         }
     }
 
     fn push(&mut self, kind: RecordKind, note: Note<'_>) -> Result<(), PostError> {
-        self.reserve(record::lines_for(note.payload.len()))?;
-        let count = record::write(kind, self.sequence, note.id, note.payload, &mut self.lines);
-        self.outbound.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
-        self.sequence += 1;
+        let of = if note.id == NoteId::STAGING { RingOf::LaneMessages } else { RingOf::Notes };
+        self.reserve(of, record::lines_for(note.payload.len()))?;
+        let (ring, sequence) = &mut self.outbound[of as usize];
+        let count = record::write(kind, *sequence, note.id, note.payload, &mut self.lines);
+        ring.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
+        *sequence += 1;
         self.receiver_bell.mark_and_ring(&self.peer_ready, self.index_at_peer);
         Ok(())
     }
@@ -267,7 +272,7 @@ impl CopyLane {
             if available == 0 {
                 return Ok(false);
             }
-            if !events.reserve_note() {
+            if inbound.of == RingOf::Notes && !events.reserve_note() {
                 return Ok(false); // The worker comes back when there is.
             }
             let first = inbound.ring.peek(0).ok_or(LaneFault(Cause::PeerCorrupt))?;
@@ -282,13 +287,14 @@ impl CopyLane {
                 record::unpack(index, &line, payload);
             }
             let note = Note { id: head.id, payload };
-            match (head.kind, &inbound.handles) {
-                (RecordKind::Note, _) => events.note(note),
-                (RecordKind::HandOver, Some(handles)) => {
+            match (inbound.of, head.kind, &inbound.handles) {
+                (RingOf::Notes, RecordKind::Note, _) => events.note(note),
+                (RingOf::LaneMessages, RecordKind::Note, _) => events.lane_message(note.payload),
+                (RingOf::Notes, RecordKind::HandOver, Some(handles)) => {
                     let handle = handles.pop().ok_or(LaneFault(Cause::PeerCorrupt))?;
                     events.handed_over(note, handle);
                 }
-                (RecordKind::HandOver, None) => return Err(LaneFault(Cause::PeerCorrupt)),
+                (_, RecordKind::HandOver, _) => return Err(LaneFault(Cause::PeerCorrupt)),
             }
             inbound.sequence += 1;
             if inbound.ring.release(head.lines) {
@@ -339,7 +345,7 @@ impl Lane for CopyLane {
             }
             (_, RemoteMemory::TargetMediated(memory)) => self.post_bounce(batch, memory),
             (_, RemoteMemory::Device(_)) | (Memory::Device(_), RemoteMemory::Mapped(_)) => self.post_device(batch),
-            (_, RemoteMemory::Rdma(_)) | (Memory::Device(_), RemoteMemory::ProcessVm(_)) => {
+            (_, RemoteMemory::Rdma(_) | RemoteMemory::Staged(_)) | (Memory::Device(_), RemoteMemory::ProcessVm(_)) => {
                 Err(PostError::Fault(LaneFault(Cause::NoPath)))
             }
         }
@@ -371,7 +377,7 @@ impl Lane for CopyLane {
         // The handle must be there before its record; and only this lane fills this ring, so room
         // that is there now is still there below.
         let handles = Arc::clone(handles);
-        self.reserve(record::lines_for(note.payload.len()))?;
+        self.reserve(RingOf::Notes, record::lines_for(note.payload.len()))?;
         if handles.push(Arc::clone(handle)).is_err() {
             return Err(PostError::Full);
         }

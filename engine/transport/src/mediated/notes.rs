@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 
-use crate::record::lines_for;
 use crate::{LaneEvents, LaneFault, Note};
 use penstock_core::limits::{NOTE_BYTES_MAX, RING_LINES};
 use penstock_core::{Cause, NoteId};
@@ -29,6 +28,8 @@ pub struct Notes {
     told: u64,
     held: VecDeque<(NoteId, usize)>,
     bytes: VecDeque<u8>,
+    /// What lanes say, each behind its length: it waits for no room.
+    messages: Vec<u8>,
     payload: Box<[u8; NOTE_BYTES_MAX]>,
 }
 
@@ -42,6 +43,7 @@ impl Default for Notes {
             told: 0,
             held: VecDeque::new(),
             bytes: VecDeque::new(),
+            messages: Vec::new(),
             payload: Box::new([0; NOTE_BYTES_MAX]),
         }
     }
@@ -74,7 +76,9 @@ impl Notes {
     /// A note has come: it is delivered, or kept until there is room. One that may not be delivered only takes its room.
     pub fn arrive(&mut self, note: Note<'_>, is_wanted: bool, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
         let lines = self.count(note)?;
-        if !is_wanted {
+        if note.id == NoteId::STAGING {
+            events.lane_message(note.payload);
+        } else if !is_wanted {
             self.taken += lines;
         } else if self.held.is_empty() && events.reserve_note() {
             events.note(note);
@@ -88,13 +92,18 @@ impl Notes {
     /// A note has come: it is kept until [`Notes::deliver`].
     pub fn keep(&mut self, note: Note<'_>) -> Result<(), LaneFault> {
         self.count(note)?;
-        self.hold(note);
+        if note.id == NoteId::STAGING {
+            self.messages.extend((note.payload.len() as u16).to_le_bytes());
+            self.messages.extend(note.payload);
+        } else {
+            self.hold(note);
+        }
         Ok(())
     }
 
     /// The lines of a note that has come.
     fn count(&mut self, note: Note<'_>) -> Result<u64, LaneFault> {
-        let lines = lines_for(note.payload.len()) as u64;
+        let lines = note.lines() as u64;
         self.came += lines;
         // More than it was promised?
         if self.came - self.told > LINES { Err(LaneFault(Cause::PeerCorrupt)) } else { Ok(lines) }
@@ -107,6 +116,13 @@ impl Notes {
 
     /// Delivers what was kept, as far as there is room.
     pub fn deliver(&mut self, events: &mut dyn LaneEvents) {
+        let mut messages = &self.messages[..];
+        while let Some((bytes, rest)) = messages.split_first_chunk() {
+            let (message, rest) = rest.split_at(u16::from_le_bytes(*bytes).into());
+            events.lane_message(message);
+            messages = rest;
+        }
+        self.messages.clear();
         while let Some(&(id, bytes)) = self.held.front() {
             if !events.reserve_note() {
                 return;
@@ -115,8 +131,9 @@ impl Notes {
             for (place, byte) in self.payload[..bytes].iter_mut().zip(self.bytes.drain(..bytes)) {
                 *place = byte;
             }
-            events.note(Note { id, payload: &self.payload[..bytes] });
-            self.taken += lines_for(bytes) as u64;
+            let note = Note { id, payload: &self.payload[..bytes] };
+            events.note(note);
+            self.taken += note.lines() as u64;
         }
     }
 
@@ -136,6 +153,7 @@ impl Notes {
 #[cfg(test)]
 mod tests {
     use crate::lane::Handle;
+    use crate::record::lines_for;
 
     use super::*;
 
