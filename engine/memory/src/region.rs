@@ -22,6 +22,8 @@ pub enum Origin {
     DevicePool(Arc<DeviceBlocks>),
     /// A device's memory that the caller brought.
     Device,
+    /// A pool of the engine's own, through which bytes of devices go to and from peers. Nobody lists it.
+    Staging(Arc<Pool>),
 }
 
 /// Registered memory. Whoever holds it keeps its memory, registered or not.
@@ -98,10 +100,15 @@ impl Region {
         &self.origin
     }
 
+    /// Whether it is the engine's own: neither its user nor peers are told of it.
+    pub fn is_internal(&self) -> bool {
+        matches!(self.origin, Origin::Staging(_))
+    }
+
     /// The pool it is, if it is one.
     pub fn pool(&self) -> Option<&Arc<Pool>> {
         match &self.origin {
-            Origin::Pool(pool) => Some(pool),
+            Origin::Pool(pool) | Origin::Staging(pool) => Some(pool),
             Origin::Host | Origin::DevicePool(_) | Origin::Device => None,
         }
     }
@@ -111,7 +118,7 @@ impl Region {
         match &self.origin {
             Origin::Pool(pool) => Some(pool.blocks()),
             Origin::DevicePool(pool) => Some(pool.blocks()),
-            Origin::Host | Origin::Device => None,
+            Origin::Host | Origin::Device | Origin::Staging(_) => None,
         }
     }
 

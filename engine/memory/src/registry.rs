@@ -156,6 +156,13 @@ impl Registry {
         self.register(window.into(), pool.label(), rights, || Origin::Pool(origin))
     }
 
+    /// Registers memory through which the engine itself moves bytes.
+    pub fn register_staging(&self, pool: Arc<Pool>) -> Result<Arc<Region>, RegionError> {
+        let (window, rights) = (pool.window().clone(), pool.rights());
+        let origin = Arc::clone(&pool);
+        self.register(window.into(), pool.label(), rights, || Origin::Staging(origin))
+    }
+
     fn register(
         &self,
         memory: Memory,

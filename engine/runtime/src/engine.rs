@@ -114,9 +114,11 @@ impl<E: Env> Engine<E> {
         let (name_text, host) = (name.to_string(), env.host());
         let card =
             EngineDescriptor { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
-        let staging = (config.device.staging == StagingChoice::Auto).then(|| devices.clone()).flatten();
-        let staging =
-            staging.map(|devices| Arc::new(Staging::new(devices, Arc::clone(&segments), config.device.staging_bytes)));
+        let staging = (config.device.staging == StagingChoice::Auto).then(|| {
+            let (segments, registry, bytes) =
+                (Arc::clone(&segments), Arc::clone(&registry), config.device.staging_bytes);
+            Arc::new(Staging::new(devices.clone(), segments, registry, bytes))
+        });
         let drivers = drivers(&transports, devices.as_deref(), workers).map_err(system(DRIVER))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &segments, worker)).unzip();
         let process = env.process();
@@ -272,7 +274,8 @@ impl<E: Env> Engine<E> {
             return Vec::new(); // The registry may be locked for ever.
         }
         let list = self.engine.shared.registry.changes_since(0).list.into_iter();
-        list.filter_map(|(_, region)| Some(LocalRegion { engine: Arc::clone(&self.engine), region: region? })).collect()
+        let of_users = list.filter_map(|(_, region)| region.filter(|region| !region.is_internal()));
+        of_users.map(|region| LocalRegion { engine: Arc::clone(&self.engine), region }).collect()
     }
 
     /// The region of this engine that has these bytes at this address; of several the newest.

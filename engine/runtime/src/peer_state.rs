@@ -17,7 +17,7 @@ use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
 use penstock_transport::{
-    AccessPath, AdvertisedRegion, Caps, ImportError, PeerView, Registrar, RemoteMemory, UNREACHED_DEVICE,
+    AccessPath, AdvertisedRegion, Caps, ImportError, PeerView, Registrar, RemoteMemory, StagedSession, UNREACHED_DEVICE,
 };
 
 use crate::error::{ConnectError, RegionError};
@@ -39,6 +39,7 @@ pub(crate) struct PeerState {
     pub(crate) rails: Vec<String>,
     pub(crate) peer_view: PeerView,
     pub(crate) registrar: Arc<dyn Registrar>,
+    pub(crate) staged: Option<Arc<StagedSession>>,
     /// Whether the process behind it still lives.
     pub(crate) process: Arc<ProcessWatch>,
     /// What its owner state said about departures from our place when the session began.
@@ -83,6 +84,7 @@ pub(crate) struct PeerParts {
     pub(crate) rails: Vec<String>,
     pub(crate) peer_view: PeerView,
     pub(crate) registrar: Arc<dyn Registrar>,
+    pub(crate) staged: Option<Arc<StagedSession>>,
     pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
@@ -168,6 +170,7 @@ impl PeerState {
             path: parts.path,
             rails: parts.rails,
             registrar: parts.registrar,
+            staged: parts.staged,
             process: parts.process,
             departures: parts.peer_view.ended_sessions(parts.index_at_peer),
             we_called: parts.we_called,

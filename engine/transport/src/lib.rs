@@ -15,7 +15,7 @@
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`packets`]: what became of packets, where a transport has some of its own
 //! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
-//! - [`staging`]: memory of a device on this side of a session whose transport moves host memory
+//! - [`staging`]: memory of devices in sessions whose transport moves host memory
 //! - [`host`]: what the transports inside one host have in common, and of this engine what every transport uses: its gate,
 //!   hazards, bells and ready bits
 //! - [`mediated`]: what those have in common whose target moves the bytes itself
@@ -50,5 +50,5 @@ pub use link::{
 pub use packets::{PacketStatistics, PeerPackets};
 pub use pair::Pair;
 pub use peer_view::{Fence, PeerView, RemoteGateLog};
-pub use remote::{AccessPath, RdmaMemory, RemoteMemory, TargetMediatedMemory};
-pub use staging::Staging;
+pub use remote::{AccessPath, RdmaMemory, RemoteMemory, RemoteSlots, StagedMemory, TargetMediatedMemory};
+pub use staging::{StagedSession, Staging};

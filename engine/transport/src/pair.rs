@@ -17,6 +17,8 @@ pub struct Pair {
     pub splits: bool,
     /// Units that are worth one go while nothing else waits.
     pub units_at_once: u64,
+    /// Whether they go through staging memory, of either side.
+    pub is_staged: bool,
 }
 
 impl Pair {
@@ -26,15 +28,21 @@ impl Pair {
             RemoteMemory::Mapped(_) => (true, UNITS_AT_ONCE),
             RemoteMemory::ProcessVm(_) => (true, UNITS_AT_ONCE_BY_KERNEL),
             RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) => (false, UNITS_AT_ONCE),
-            RemoteMemory::Device(_) => return None,
+            RemoteMemory::Device(_) | RemoteMemory::Staged(_) => return None,
         };
-        let pair = Self { is_synchronous, is_ordered: caps.ordered, splits: caps.multi_worker, units_at_once };
+        let pair = Self {
+            is_synchronous,
+            is_ordered: caps.ordered,
+            splits: caps.multi_worker,
+            units_at_once,
+            is_staged: false,
+        };
         local.host().map(|_| pair)
     }
 
     /// Of a plan without bytes.
     pub const NOTHING: Self =
-        Self { is_synchronous: true, is_ordered: true, splits: true, units_at_once: UNITS_AT_ONCE };
+        Self { is_synchronous: true, is_ordered: true, splits: true, units_at_once: UNITS_AT_ONCE, is_staged: false };
 
     /// Of a plan that has pairs of both kinds: what both allow, and the larger of what is worth one go.
     #[must_use]
@@ -44,6 +52,7 @@ impl Pair {
             is_ordered: self.is_ordered && other.is_ordered,
             splits: self.splits && other.splits,
             units_at_once: self.units_at_once.max(other.units_at_once),
+            is_staged: self.is_staged || other.is_staged,
         }
     }
 }
@@ -77,7 +86,13 @@ mod tests {
         assert_eq!(mapped, Pair::NOTHING);
         let caps = Caps { ordered: false, multi_worker: false, ..CAPS };
         let moved = Pair::of_host(&caps, &local, &mediated).unwrap();
-        let both = Pair { is_synchronous: false, is_ordered: false, splits: false, units_at_once: UNITS_AT_ONCE };
+        let both = Pair {
+            is_synchronous: false,
+            is_ordered: false,
+            splits: false,
+            units_at_once: UNITS_AT_ONCE,
+            is_staged: false,
+        };
         assert_eq!((moved, mapped.and(moved), moved.and(mapped)), (both, both, both));
         let by_kernel = Pair { units_at_once: UNITS_AT_ONCE_BY_KERNEL, ..mapped };
         assert_eq!(moved.and(by_kernel), Pair { units_at_once: UNITS_AT_ONCE_BY_KERNEL, ..moved });

@@ -18,6 +18,23 @@ pub enum RemoteMemory {
     TargetMediated(TargetMediatedMemory),
     /// A NIC accesses it, without its owner's processor.
     Rdma(Arc<RdmaMemory>),
+    /// It is a device's that nobody else reaches: its owner copies between it and slots of host memory, on request.
+    Staged(Arc<StagedMemory>),
+}
+
+/// Memory of a peer's device, and the peer's slots through which bytes get there and back.
+#[derive(Debug)]
+pub struct StagedMemory {
+    pub bytes: u64,
+    /// By [`penstock_core::Direction`]; none: peers have no right to that.
+    pub slots: [Option<RemoteSlots>; 2],
+}
+
+/// Slots of a peer, as this process reaches them.
+#[derive(Debug, Clone)]
+pub struct RemoteSlots {
+    pub key: RegionKey,
+    pub memory: RemoteMemory,
 }
 
 /// Memory that NICs access.
@@ -50,6 +67,7 @@ impl RemoteMemory {
             Self::ProcessVm(memory) => memory.bytes(),
             Self::TargetMediated(memory) => memory.bytes,
             Self::Rdma(memory) => memory.bytes,
+            Self::Staged(memory) => memory.bytes,
         }
     }
 }
@@ -84,6 +102,8 @@ impl AccessPath {
     pub const VERBS: &'static str = "verbs";
     /// A device of this process copies.
     pub const DEVICE: &'static str = "device";
+    /// A device of its owner copies, to and from host memory that is reached.
+    pub const STAGED: &'static str = "staged";
     /// It cannot be reached.
     pub const NONE: &'static str = "none";
 }

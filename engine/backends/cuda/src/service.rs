@@ -49,7 +49,8 @@ impl Devices for CudaDevices {
     fn pair(&self, local: &Memory, remote: &Memory) -> Result<Pair, ImportError> {
         self.prepare(local, remote).map_err(|error| ImportError::NoPath(error.to_string()))?;
         // One worker gives a device copies as fast as all of them, and a notification waits for words.
-        Ok(Pair { is_synchronous: false, is_ordered: false, splits: false, units_at_once: UNITS_AT_ONCE })
+        let units_at_once = UNITS_AT_ONCE;
+        Ok(Pair { is_synchronous: false, is_ordered: false, splits: false, units_at_once, is_staged: false })
     }
 
     fn lane(&self, worker: usize, peer_index: u32) -> Box<dyn DeviceLane> {

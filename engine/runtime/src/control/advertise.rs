@@ -145,6 +145,7 @@ impl Advertised {
         for (id, region) in list {
             match region {
                 None => gone.extend(self.regions.remove_entry(&id.0)),
+                Some(region) if region.is_internal() => {}
                 Some(region) if self.regions.get(&id.0) == Some(&region.generation().0) => {}
                 Some(region) => fresh.push(region),
             }

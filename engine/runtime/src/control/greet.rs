@@ -379,9 +379,12 @@ impl<E: Env> Control<E> {
         let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
         let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
         let peer_index = greeter.peer_index.expect("a place is reserved before an offer is made");
-        let link = match &self.shared.staging {
-            Some(staging) => staging.over(link, peer_index),
-            None => link,
+        let (link, staged) = match &self.shared.staging {
+            Some(staging) => {
+                let (link, staged) = staging.over(link, peer_index, theirs.workers.into());
+                (link, Some(staged))
+            }
+            None => (link, None),
         };
         let call = greeter.call.take();
         let socket = match call.as_ref().map(|call| &call.way) {
@@ -401,6 +404,7 @@ impl<E: Env> Control<E> {
             rails: link.rails,
             peer_view: link.peer_view,
             registrar: link.registrar,
+            staged,
             process: std::mem::replace(&mut greeter.process, unseen()),
             we_called,
             address: line.as_ref().map(|line| line.remote),

@@ -10,7 +10,7 @@ use penstock_transport::{Batch, Failure, Lane, Note, NotifyPosted, NotifyRequest
 use super::command::{Active, CancelLevel, Command, NotifyState, PlanPosition, Priority};
 use super::flush::mark_needs_flush;
 use super::in_flight::{AsyncTracker, InFlight, InFlightOps, OpTracker, SyncTracker, transfer_of};
-use super::{LaneEntry, URGENT_UNITS_AT_ONCE, Worker, lane_entry};
+use super::{LaneEntry, URGENT_UNITS_AT_ONCE, Worker, lane_entry, stage_lane};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
@@ -139,6 +139,9 @@ impl<E: Env> Worker<E> {
         let Self { shared, active, lanes, spans, in_flight, without_room, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
+        if current.command.plan.as_ref().is_some_and(|plan| plan.inner.pair.is_staged) {
+            stage_lane(lanes, &current.command.peer, self.index);
+        }
         let Some(entry) = lane_entry(lanes, &current.command.peer) else {
             return self.advance_without_lane(class);
         };

@@ -84,8 +84,22 @@ pub(crate) struct LaneEntry {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
     completes_before_placement: bool,
+    is_staged: bool,
     /// A side of the session drains, and this worker has reported that it has no transfer of it left.
     transfers_drained: bool,
+}
+
+impl LaneEntry {
+    /// Its lane reaches memory of devices from now on, at either end.
+    fn stage(self, worker: usize) -> Self {
+        let (lane, peer) = (self.lane, self.peer);
+        let watched = Arc::clone(&peer);
+        let lane = match &peer.staged {
+            Some(staged) => staged.lane(lane, worker, Arc::new(move || watched.is_over())),
+            None => lane,
+        };
+        Self { lane, peer, is_staged: true, ..self }
+    }
 }
 
 /// The lane of a session that is over, which may still touch memory.
@@ -114,6 +128,15 @@ impl LaneEvents for Unheard {
 pub(crate) fn lane_entry<'a>(lanes: &'a mut [Option<LaneEntry>], peer: &Arc<PeerState>) -> Option<&'a mut LaneEntry> {
     let entry = lanes.get_mut(peer.peer_index as usize)?.as_mut()?;
     Arc::ptr_eq(&entry.peer, peer).then_some(entry)
+}
+
+/// The lane to this peer, if it is there, reaches memory of devices from now on.
+#[cold]
+pub(crate) fn stage_lane(lanes: &mut [Option<LaneEntry>], peer: &Arc<PeerState>, worker: usize) {
+    if lane_entry(lanes, peer).is_some_and(|entry| !entry.is_staged) {
+        let place = &mut lanes[peer.peer_index as usize];
+        *place = place.take().map(|entry| entry.stage(worker));
+    }
 }
 
 /// One worker: a thread's, or the inline engine's own.
@@ -310,8 +333,13 @@ impl<E: Env> Worker<E> {
                     self.lanes.resize_with(index + 1, || None);
                 }
                 let completes_before_placement = lane.completes_before_placement();
-                self.lanes[index] =
-                    Some(LaneEntry { lane, peer, completes_before_placement, transfers_drained: false });
+                let has_devices = peer.staged.as_ref().is_some_and(|staged| staged.has_devices());
+                let (is_staged, transfers_drained) = (false, false);
+                let mut entry = LaneEntry { lane, peer, completes_before_placement, is_staged, transfers_drained };
+                if has_devices {
+                    entry = entry.stage(self.index);
+                }
+                self.lanes[index] = Some(entry);
                 self.ready.mark(index);
             }
             WorkerCall::RemoveLane { peer, cause, left } => {

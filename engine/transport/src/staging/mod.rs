@@ -1,58 +1,98 @@
-//! Memory that a device and what is at the other end of a session do not both reach: a device's here and a peer's host memory, or, within a process,
-//! a device's and host memory that Penstock has not mapped.
+//! Memory of devices in sessions whose transport moves host memory, and, within a process, host memory that Penstock has not mapped.
 //!
-//! Bytes go through pinned memory of the worker, a slot for each post. A WRITE is copied into the slot first, and leaves from there as host memory does; a
-//! READ comes into the slot, and is copied to its place. So a transport needs nothing for it, and knows nothing of it: this stands around its lanes and
-//! its registrar.
+//! Bytes go through pinned memory, a slot for each post, at each end where a device's memory is. A WRITE is copied into a slot here, leaves from there
+//! as host memory does, comes into a slot of the peer, and is copied to its place by the peer, which is asked to; a READ comes the other way. So a
+//! transport needs nothing for it but to carry what lanes say to each other, and this stands around its lanes and its registrar.
 //!
 //! - [`slots`]: the memory between
-//! - [`lane`]: one worker's lane, with what is between its two hops
+//! - [`op`]: an operation and its hops
+//! - [`lane`]: one worker's lane, with what comes before and behind what the transport moves; [`hops`]: how each of them is made
+//! - [`message`], [`talk`], [`peer`]: what lanes of both sides say to each other, and what they have of each other's slots
+//! - [`path`]: how a peer is told of memory that is reached so
 
+mod hops;
 mod lane;
+pub mod message;
+mod op;
+mod path;
+mod peer;
 mod slots;
+mod talk;
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use penstock_core::Direction;
 use penstock_core::limits::UNITS_AT_ONCE;
-use penstock_memory::{Memory, MemoryError, Region};
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, Rights};
+use penstock_memory::{Memory, Region, Registry};
 
-use self::lane::{StagedLane, is_staged_within};
+use self::lane::StagedLane;
+use self::message::CopyRequest;
+use self::peer::DIRECTIONS;
+pub use self::slots::IsOver;
 use self::slots::Slots;
 use crate::caps::Caps;
 use crate::device::Devices;
 use crate::host::EngineSegments;
-use crate::lane::Lane;
-use crate::link::{AdvertisedRegion, Exported, ImportError, Link, Registrar};
+use crate::lane::{Lane, LaneFault};
+use crate::link::{AdvertisedRegion, Exported, ImportError, Link, Registrar, UNREACHED_DEVICE};
 use crate::pair::Pair;
-use crate::remote::{AccessPath, RemoteMemory};
+use crate::peer_view::PeerView;
+use crate::remote::{AccessPath, RemoteMemory, RemoteSlots, StagedMemory};
 
 /// The staging memory of an engine.
 pub struct Staging {
-    devices: Arc<dyn Devices>,
+    /// None: this process has none, and reaches those of others.
+    devices: Option<Arc<dyn Devices>>,
     segments: Arc<EngineSegments>,
-    /// Bytes for each worker and direction.
+    registry: Arc<Registry>,
+    /// Bytes for each worker and direction, and for peers in each direction.
     bytes: u64,
     /// By worker, and [`Direction`]. Made when a plan needs it first.
     slots: Box<[[OnceLock<Arc<Slots>>; 2]]>,
+    /// By the direction that peers ask for. Made when they are told first of memory of a device.
+    for_peers: [OnceLock<Arc<Slots>>; 2],
+}
+
+/// One session's, whose lanes it gives what they need.
+pub struct StagedSession {
+    staging: Arc<Staging>,
+    peer_view: PeerView,
+    reaches_devices: bool,
+    peer_index: u32,
+    peer_workers: usize,
+    /// What lanes of other workers have heard for each worker, and whether there is any.
+    mail: Box<[(AtomicBool, Mutex<Vec<u8>>)]>,
 }
 
 impl Staging {
-    /// None is made yet. Each worker has so many bytes for each direction.
-    pub fn new(devices: Arc<dyn Devices>, segments: Arc<EngineSegments>, bytes: u64) -> Self {
+    /// None is made yet. Each worker has so many bytes for each direction, and so have all peers together.
+    pub fn new(
+        devices: Option<Arc<dyn Devices>>,
+        segments: Arc<EngineSegments>,
+        registry: Arc<Registry>,
+        bytes: u64,
+    ) -> Self {
         let slots = (0..segments.workers()).map(|_| Default::default()).collect();
-        Self { devices, segments, bytes, slots }
+        Self { devices, segments, registry, bytes, slots, for_peers: Default::default() }
     }
 
-    /// Has the lanes of a session take memory of devices on this side.
-    pub fn over(self: &Arc<Self>, link: Link, peer_index: u32) -> Link {
-        let Link { lanes, registrar, peer_view, .. } = link;
-        let view = (&peer_view, registrar.reaches_devices());
-        let staged = |(worker, lane)| Box::new(StagedLane::new(self, lane, view, worker, peer_index)) as Box<dyn Lane>;
-        let lanes = lanes.into_iter().enumerate().map(staged).collect();
-        let registrar = Arc::new(StagedRegistrar { inner: registrar, staging: Arc::clone(self) });
-        Link { lanes, registrar, peer_view, ..link }
+    /// Has a session with a peer of so many workers reach memory of devices, on both sides.
+    pub fn over(self: &Arc<Self>, link: Link, peer_index: u32, peer_workers: usize) -> (Link, Arc<StagedSession>) {
+        let session = StagedSession {
+            staging: Arc::clone(self),
+            peer_view: link.peer_view.clone(),
+            reaches_devices: link.registrar.reaches_devices(),
+            peer_index,
+            peer_workers: peer_workers.max(1),
+            mail: (0..self.segments.workers()).map(|_| Default::default()).collect(),
+        };
+        let (inner, staging) = (Arc::clone(&link.registrar), Arc::clone(self));
+        let registrar = Arc::new(StagedRegistrar { inner, staging, imported: Mutex::default() });
+        (Link { registrar, ..link }, Arc::new(session))
     }
 
     /// Whether and how bytes go between this memory here and this one of a peer through staging memory.
@@ -65,59 +105,210 @@ impl Staging {
     ) -> Option<Result<Pair, ImportError>> {
         let device = match (inner.reaches_devices(), remote) {
             (true, _) if !is_staged_within(local, remote) => return None,
-            (true, RemoteMemory::Device(window)) => Memory::Device(window.clone()),
-            // A card looks local memory up by its region's key.
-            (false, RemoteMemory::Device(_) | RemoteMemory::Rdma(_)) => return None,
+            (true, RemoteMemory::Device(window)) => Some(Memory::Device(window.clone())),
+            (false, RemoteMemory::Device(_)) => return None,
+            (false, RemoteMemory::Staged(_)) => local.device().map(|_| local.clone()),
             (false, _) if local.device().is_none() => return None,
-            _ => local.clone(),
+            _ => Some(local.clone()),
         };
-        let pair =
-            Pair { is_synchronous: false, is_ordered: false, splits: caps.multi_worker, units_at_once: UNITS_AT_ONCE };
-        Some(self.prepare(&device).map(|()| pair))
+        let pair = Pair {
+            is_synchronous: false,
+            is_ordered: false,
+            splits: caps.multi_worker,
+            units_at_once: UNITS_AT_ONCE,
+            is_staged: true,
+        };
+        let prepared = device.map_or(Ok(()), |device| self.prepare(&device));
+        Some(prepared.map(|()| pair))
     }
 
     /// All workers can stage for this device from now on.
     fn prepare(&self, device: &Memory) -> Result<(), ImportError> {
-        for (worker, slots) in self.slots.iter().enumerate() {
-            for slots in slots {
-                let slots = match slots.get() {
-                    Some(slots) => slots,
-                    None => {
-                        let ready = self.segments.mailbox.view().ready(worker);
-                        let made = Slots::new(self.bytes, ready).map_err(|error| no_memory(&error))?;
-                        slots.get_or_init(|| Arc::new(made))
-                    }
-                };
-                self.devices.pair(device, &slots.memory).map_err(|error| not_pinned(&error, self.bytes))?;
-            }
+        for slots in self.slots.iter().flatten() {
+            self.make(slots, Rights::NONE, device).map_err(ImportError::NoPath)?;
         }
         Ok(())
+    }
+
+    /// Slots that there are from now on, and that this device reaches; an error says why not.
+    fn make<'a>(
+        &self,
+        slots: &'a OnceLock<Arc<Slots>>,
+        rights: Rights,
+        device: &Memory,
+    ) -> Result<&'a Arc<Slots>, String> {
+        let devices = self.devices.as_ref().ok_or("this process has no devices")?;
+        let slots = match slots.get() {
+            Some(slots) => slots,
+            None => {
+                let made = Slots::new(self.bytes, rights, &self.registry, &self.segments).map_err(|error| {
+                    format!("there is no memory to stage in ({error}): lower `device.staging_bytes`")
+                })?;
+                slots.get_or_init(|| Arc::new(made))
+            }
+        };
+        devices.pair(device, &slots.memory).map_err(|error| {
+            let bytes = self.bytes;
+            format!("bytes are to be staged here, in {bytes} B for each worker and direction (`device.staging_bytes`, which may be lowered), and {error}")
+        })?;
+        Ok(slots)
     }
 
     fn slots(&self, worker: usize, direction: Direction) -> Option<&Arc<Slots>> {
         self.slots.get(worker)?[direction as usize].get()
     }
+
+    fn for_peers(&self, direction: Direction) -> Option<&Arc<Slots>> {
+        self.for_peers[direction as usize].get()
+    }
+
+    /// How a peer is told of a device's memory, with the slots through which it gets there.
+    fn export(&self, inner: &dyn Registrar, region: &Arc<Region>) -> Result<Exported, String> {
+        if region.rights() == Rights::NONE {
+            return Err("the region gives no rights to peers".to_owned());
+        }
+        let mut exported = Vec::new();
+        for direction in DIRECTIONS {
+            let rights = right_for(direction);
+            if allows(region.rights(), direction) {
+                let slots = self.make(&self.for_peers[direction as usize], rights, region.memory())?;
+                exported.push((direction, slots.key, &slots.region, inner.export(&slots.region)));
+            }
+        }
+        Ok(path::encode(exported))
+    }
+
+    /// The memory that a copy of a peer's names, if the peer may do that to it.
+    fn admit(&self, copy: &CopyRequest<'_>) -> Result<Memory, Cause> {
+        let RegionKey { region, generation } = copy.key;
+        let region = self.registry.resolve(region, generation).map_err(|_| Cause::RevokedByPeer)?;
+        let memory = region.memory();
+        if memory.device().is_none() {
+            return Err(Cause::NoPath);
+        }
+        let is_inside = |(at, len): (u64, u64)| at.checked_add(len).is_some_and(|end| end <= memory.len());
+        let lands = copy.direction == Direction::Read || memory.is_writable();
+        if allows(region.rights(), copy.direction) && lands && copy.extents().all(is_inside) {
+            Ok(memory.clone())
+        } else {
+            Err(Cause::OutOfBounds)
+        }
+    }
 }
 
-fn not_pinned(error: &ImportError, bytes: u64) -> ImportError {
-    ImportError::NoPath(format!(
-        "bytes are to be staged here, in {bytes} B for each worker and direction (`device.staging_bytes`, which may be lowered), and {error}"
-    ))
+fn right_for(direction: Direction) -> Rights {
+    match direction {
+        Direction::Write => Rights::WRITE,
+        Direction::Read => Rights::READ,
+    }
 }
 
-fn no_memory(error: &MemoryError) -> ImportError {
-    ImportError::NoPath(format!("there is no memory to stage in ({error}): lower `device.staging_bytes`"))
+fn allows(rights: Rights, direction: Direction) -> bool {
+    match direction {
+        Direction::Write => rights.allows_write(),
+        Direction::Read => rights.allows_read(),
+    }
 }
 
-/// What a transport registers, and between a device's memory here and host memory there what is staged.
+/// Within a process a device copies host memory that Penstock has mapped; other memory cannot be registered, since nobody says when it changes.
+fn is_staged_within(local: &Memory, remote: &RemoteMemory) -> bool {
+    match (local, remote) {
+        (Memory::Device(_), RemoteMemory::Mapped(window)) | (Memory::Host(window), RemoteMemory::Device(_)) => {
+            !window.is_of_mapping()
+        }
+        _ => false,
+    }
+}
+
+impl StagedSession {
+    /// Whether a lane has something to hear from its first turn on; else it is wrapped when a plan needs it.
+    pub fn has_devices(&self) -> bool {
+        self.staging.devices.is_some()
+    }
+
+    /// Has this worker's lane stage.
+    pub fn lane(self: &Arc<Self>, inner: Box<dyn Lane>, worker: usize, is_over: IsOver) -> Box<dyn Lane> {
+        Box::new(StagedLane::new(self, inner, worker, is_over))
+    }
+
+    fn has_mail(&self, worker: usize) -> bool {
+        // SYNC staging-mail: pairs with forward()'s Release.
+        self.mail.get(worker).is_some_and(|(has_mail, _)| has_mail.load(Ordering::Acquire))
+    }
+
+    fn mail(&self, worker: usize) -> Option<MutexGuard<'_, Vec<u8>>> {
+        Some(self.mail.get(worker)?.1.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn take_mail(&self, worker: usize, into: &mut Vec<u8>) {
+        if let Some(mut mail) = self.mail(worker) {
+            into.append(&mut mail);
+            // Relaxed: under the lock, under which it is set.
+            self.mail[worker].0.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Passes on what another worker's lane is to hear.
+    fn forward(&self, worker: usize, message: &[u8]) -> Result<(), LaneFault> {
+        let mut mail = self.mail(worker).ok_or(LaneFault(Cause::PeerCorrupt))?;
+        talk::put_heard(&mut mail, message);
+        self.mail[worker].0.store(true, Ordering::Release); // SYNC staging-mail: pairs with has_mail()'s Acquire.
+        drop(mail);
+        let segments = &self.staging.segments;
+        segments.ringer(1 + worker).mark_and_ring(&segments.mailbox.view().ready(worker), self.peer_index as usize);
+        Ok(())
+    }
+}
+
+/// What a transport registers, and where a device's memory is at either end what is staged.
 struct StagedRegistrar {
     inner: Arc<dyn Registrar>,
     staging: Arc<Staging>,
+    /// The peer's slots.
+    imported: Mutex<HashMap<RegionKey, RemoteMemory>>,
+}
+
+impl StagedRegistrar {
+    fn import_staged(
+        &self,
+        region: &AdvertisedRegion<'_>,
+        path: path::StagedPath<'_>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<RemoteMemory, ImportError> {
+        let (mut slots, mut fds) = ([None, None], fds.into_iter());
+        for told in path.slots() {
+            let (told, has_fd) = told?;
+            let fd = if has_fd { fds.next() } else { None };
+            let key = RegionKey { region: told.id, generation: told.generation };
+            let mut imported = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
+            let memory = match imported.get(&key) {
+                Some(memory) => memory.clone(),
+                None => {
+                    let advertised = AdvertisedRegion {
+                        epoch: region.epoch,
+                        rights: right_for(told.direction),
+                        ..told.advertised()
+                    };
+                    let memory = self.inner.import(&advertised, fd)?;
+                    imported.insert(key, memory.clone());
+                    memory
+                }
+            };
+            slots[told.direction as usize] = Some(RemoteSlots { key, memory });
+        }
+        Ok(RemoteMemory::Staged(Arc::new(StagedMemory { bytes: region.bytes, slots })))
+    }
 }
 
 impl Registrar for StagedRegistrar {
     fn export(&self, region: &Arc<Region>) -> Exported {
-        self.inner.export(region)
+        if region.host().is_some() || self.inner.reaches_devices() {
+            return self.inner.export(region);
+        }
+        self.staging.export(&*self.inner, region).unwrap_or_else(|why| {
+            tracing::warn!(region = region.label(), why, "memory of a device is not offered to a peer");
+            Exported { access_blob: UNREACHED_DEVICE.to_vec(), ..Exported::default() }
+        })
     }
 
     fn is_renewed(&self, access_blob: &[u8]) -> bool {
@@ -125,7 +316,10 @@ impl Registrar for StagedRegistrar {
     }
 
     fn import(&self, region: &AdvertisedRegion<'_>, fd: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
-        self.inner.import(region, fd)
+        match path::parse(region.access_blob) {
+            Some(path) => self.import_staged(region, path, fd.into_iter().collect()),
+            None => self.inner.import(region, fd),
+        }
     }
 
     fn import_with_extra_fds(
@@ -134,11 +328,14 @@ impl Registrar for StagedRegistrar {
         fd: Option<OwnedFd>,
         extra_fds: Vec<OwnedFd>,
     ) -> Result<RemoteMemory, ImportError> {
-        self.inner.import_with_extra_fds(region, fd, extra_fds)
+        match path::parse(region.access_blob) {
+            Some(path) => self.import_staged(region, path, fd.into_iter().chain(extra_fds).collect()),
+            None => self.inner.import_with_extra_fds(region, fd, extra_fds),
+        }
     }
 
     fn reaches_devices(&self) -> bool {
-        self.inner.reaches_devices()
+        true
     }
 
     fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
@@ -147,6 +344,13 @@ impl Registrar for StagedRegistrar {
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
-        self.inner.access_path(region)
+        match path::parse(region.access_blob) {
+            Some(_) => AccessPath {
+                name: AccessPath::STAGED,
+                reason: "memory of a device, through pinned memory of its engine: this transport moves host memory"
+                    .to_owned(),
+            },
+            None => self.inner.access_path(region),
+        }
     }
 }

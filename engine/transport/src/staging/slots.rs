@@ -1,11 +1,13 @@
-//! One worker's memory between devices and what carries its sessions, in slots of one post each.
+//! Memory between devices and what carries a session, in slots of one post each.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use penstock_core::Rights;
 use penstock_core::limits::UNIT_BYTES;
-use penstock_memory::{Memory, MemoryError, Segment};
-use penstock_ring::ReadyBits;
+use penstock_core::plan::RegionKey;
+use penstock_memory::{Memory, Pool, PoolSpec, Region, Registry};
 
+use crate::host::EngineSegments;
 use crate::remote::RemoteMemory;
 
 /// What one post carries at most.
@@ -14,58 +16,98 @@ pub(super) const SLOT_BYTES: u64 = UNIT_BYTES;
 /// A lane leaves so many times as much as it has, so that a dozen slow ones leave something.
 const LEAVES: usize = 4;
 
-/// The slots of one worker for one direction.
+/// Whether nothing of a session reaches this engine's memory any more.
+pub type IsOver = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The slots for one direction: of one worker, or for peers.
 pub(super) struct Slots {
     /// All of them, as each side of a copy names it.
     pub(super) memory: Memory,
     pub(super) mapped: RemoteMemory,
+    pub(super) key: RegionKey,
+    pub(super) region: Arc<Region>,
     state: Mutex<State>,
-    /// The worker's, by which lanes are marked.
-    ready: ReadyBits,
-    _segment: Segment,
+    segments: Arc<EngineSegments>,
 }
 
+#[derive(Default)]
 struct State {
     free: Vec<u32>,
-    /// Lanes that have found none, by the indices of their peers.
-    without: Vec<u32>,
+    /// Lanes that have found none: worker, and index of the peer.
+    without: Vec<(usize, u32)>,
+    /// Those of sessions that have ended, whose peers may write into them until nothing of the session reaches this engine any more.
+    left: Vec<(IsOver, Vec<u32>)>,
+}
+
+impl State {
+    fn take_back_left(&mut self) {
+        let Self { free, left, .. } = self;
+        left.retain(|(is_over, slots)| {
+            let stays = !is_over();
+            free.extend(slots.iter().filter(|_| !stays));
+            stays
+        });
+    }
 }
 
 impl Slots {
-    /// As many as these bytes hold, at least one.
-    pub(super) fn new(bytes: u64, ready: ReadyBits) -> Result<Self, MemoryError> {
+    /// As many as these bytes hold, at least one. Peers may do with them what these rights say.
+    pub(super) fn new(
+        bytes: u64,
+        rights: Rights,
+        registry: &Registry,
+        segments: &Arc<EngineSegments>,
+    ) -> Result<Self, String> {
         let count = (bytes / SLOT_BYTES).max(1);
-        let segment = Segment::create("penstock-staging", count * SLOT_BYTES)?;
-        let window = segment.window();
-        let state = State { free: (0..count as u32).collect(), without: Vec::with_capacity(8) };
-        Ok(Self {
-            memory: window.clone().into(),
-            mapped: window.clone().into(),
-            state: Mutex::new(state),
-            ready,
-            _segment: segment,
-        })
+        let spec = PoolSpec::host(count * SLOT_BYTES).label("staging memory").rights(rights);
+        let pool = Pool::create(spec).map_err(|error| error.to_string())?;
+        let region = registry.register_staging(Arc::new(pool)).map_err(|error| error.to_string())?;
+        Ok(Self::over(region, count as u32, segments))
+    }
+
+    fn over(region: Arc<Region>, count: u32, segments: &Arc<EngineSegments>) -> Self {
+        let memory = region.memory().clone();
+        let mapped = region.host().expect("it is a pool of host memory").clone().into();
+        let key = RegionKey { region: region.id(), generation: region.generation() };
+        let state = State { free: (0..count).collect(), without: Vec::with_capacity(8), left: Vec::new() };
+        Self { memory, mapped, key, region, state: Mutex::new(state), segments: Arc::clone(segments) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a lane that has so many; none: the lane of this peer is marked ready when one comes back. A lane gets no more than a part of what it
-    /// leaves, so that a peer that is slow does not keep the others from theirs.
-    pub(super) fn take(self: &Arc<Self>, peer_index: u32, has: usize) -> Option<StagingSlot> {
+    /// A slot for a worker's lane that has so many; none: that lane is marked ready when one comes back. A lane gets no more than a part of what
+    /// it leaves, so that a peer that is slow does not keep the others from theirs.
+    pub(super) fn take(self: &Arc<Self>, (worker, peer_index): (usize, u32), has: usize) -> Option<StagingSlot> {
         let mut state = self.lock();
-        let place = if LEAVES * has < state.free.len() { state.free.pop() } else { None };
-        if place.is_none() && !state.without.contains(&peer_index) {
-            state.without.push(peer_index);
+        if LEAVES * has >= state.free.len() {
+            state.take_back_left();
         }
-        Some(StagingSlot { slots: Arc::clone(self), place: place? })
+        let place = if LEAVES * has < state.free.len() { state.free.pop() } else { None };
+        if place.is_none() && !state.without.contains(&(worker, peer_index)) {
+            state.without.push((worker, peer_index));
+        }
+        Some(StagingSlot { slots: Some(Arc::clone(self)), place: place? })
+    }
+
+    /// The session of a peer that had these has ended.
+    pub(super) fn leave(&self, slots: impl Iterator<Item = StagingSlot>, is_over: &IsOver) {
+        let keep = |mut slot: StagingSlot| {
+            slot.slots = None;
+            slot.place
+        };
+        let slots: Vec<u32> = slots.map(keep).collect();
+        if !slots.is_empty() {
+            self.lock().left.push((Arc::clone(is_over), slots));
+        }
     }
 }
 
 /// A slot that somebody has. It is given back when this is dropped: nothing may touch it any more then.
 pub(super) struct StagingSlot {
-    pub(super) slots: Arc<Slots>,
+    /// None: it is not given back.
+    slots: Option<Arc<Slots>>,
     place: u32,
 }
 
@@ -75,7 +117,12 @@ impl StagingSlot {
         u64::from(self.place) * SLOT_BYTES
     }
 
-    /// A device that has failed may write to it for as long as it likes: nobody gets it again.
+    /// Its number among all.
+    pub(super) fn place(&self) -> u32 {
+        self.place
+    }
+
+    /// A device that has failed may write to it for as long as it likes: nobody gets it again, and its memory stays.
     pub(super) fn withhold(self) {
         std::mem::forget(self);
     }
@@ -83,24 +130,35 @@ impl StagingSlot {
 
 impl Drop for StagingSlot {
     fn drop(&mut self) {
-        let mut state = self.slots.lock();
+        let Some(slots) = &self.slots else { return };
+        let mut state = slots.lock();
         state.free.push(self.place);
-        state.without.drain(..).for_each(|peer_index| self.slots.ready.mark(peer_index as usize));
+        let segments = &slots.segments;
+        for (worker, peer_index) in state.without.drain(..) {
+            segments.ringer(1 + worker).mark_and_ring(&segments.mailbox.view().ready(worker), peer_index as usize);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+
+    fn slots(count: u64) -> Arc<Slots> {
+        let segments = EngineSegments::create(1).unwrap();
+        Arc::new(Slots::new(count * SLOT_BYTES, Rights::NONE, &Registry::new(), &segments).unwrap())
+    }
 
     #[test]
     fn lanes_that_give_nothing_back_leave_some_to_others() {
-        let slots = Arc::new(Slots::new(16 * SLOT_BYTES, ReadyBits::heap(64)).unwrap());
+        let slots = slots(16);
         let mut taken = Vec::new();
         let shares: Vec<usize> = (0..10)
             .map(|lane| {
                 let before = taken.len();
-                while let Some(slot) = slots.take(lane, taken.len() - before) {
+                while let Some(slot) = slots.take((0, lane), taken.len() - before) {
                     taken.push(slot);
                 }
                 taken.len() - before
@@ -113,24 +171,38 @@ mod tests {
 
     #[test]
     fn who_has_found_none_is_marked_when_there_is_one() {
-        let ready = ReadyBits::heap(64);
-        let slots = Arc::new(Slots::new(2 * SLOT_BYTES, ready.clone()).unwrap());
-        let one = slots.take(3, 0).unwrap();
-        assert!(slots.take(3, 1).is_none(), "the other one is for others");
+        let slots = slots(2);
+        let ready = slots.segments.mailbox.view().ready(0);
+        let one = slots.take((0, 3), 0).unwrap();
+        assert!(slots.take((0, 3), 1).is_none(), "the other one is for others");
         ready.take_each(|_| panic!("nothing has come back"));
-        let two = slots.take(4, 0).unwrap();
+        let two = slots.take((0, 4), 0).unwrap();
         assert_ne!(one.offset(), two.offset());
-        assert!(slots.take(5, 0).is_none() && slots.take(5, 0).is_none());
+        assert!(slots.take((0, 5), 0).is_none() && slots.take((0, 5), 0).is_none());
         assert!(ready.is_empty_below(64));
         let offset = one.offset();
         drop(one);
         let mut marked = Vec::new();
         ready.take_each(|peer_index| marked.push(peer_index));
         assert_eq!(marked, [3, 5]);
-        assert_eq!(slots.take(5, 0).unwrap().offset(), offset);
+        assert_eq!(slots.take((0, 5), 0).unwrap().offset(), offset);
         two.withhold();
-        let again = slots.take(5, 0).unwrap();
+        let again = slots.take((0, 5), 0).unwrap();
         assert_eq!(again.offset(), offset);
-        assert!(slots.take(5, 0).is_none(), "the other one is nobody's");
+        assert!(slots.take((0, 5), 0).is_none(), "the other one is nobody's");
+    }
+
+    #[test]
+    fn slots_of_a_peer_are_nobody_else_s_until_its_session_is_over() {
+        let (slots, over) = (slots(2), Arc::new(AtomicBool::new(false)));
+        let seen = Arc::clone(&over);
+        let is_over: IsOver = Arc::new(move || seen.load(Ordering::Relaxed));
+        let one = slots.take((0, 1), 0).unwrap();
+        slots.leave([one].into_iter(), &is_over);
+        let _two = slots.take((0, 2), 0).unwrap();
+        assert!(slots.take((0, 3), 0).is_none());
+        over.store(true, Ordering::Relaxed);
+        assert!(slots.take((0, 3), 0).is_some());
+        assert!(slots.lock().left.is_empty());
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{StagingChoice, TransportName};
 use penstock::{
-    Cause, Config, LocalRegion, NoteId, Plan, Pool, PoolSpec, RemoteRegion, Rights, Span, Submit, SystemEnv,
+    Cause, Config, Engine, LocalRegion, NoteId, Plan, Pool, PoolSpec, RemoteRegion, Rights, Span, Submit, SystemEnv,
 };
 
 use crate::MIB;
@@ -14,40 +14,89 @@ use crate::engines::{PATIENCE, Pair, pattern};
 
 pub(crate) const OVER: [TransportName; 3] = [TransportName::Shm, TransportName::Tcp, TransportName::Datagram];
 
-/// Two engines over a transport, a device's memory at one and a pool at the other.
+/// Where the memory of a side is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Device,
+    Host,
+}
+use Kind::{Device, Host};
+
+/// Memory here and at the peer.
+type Kinds = (Kind, Kind);
+
+const KINDS: [Kinds; 3] = [(Device, Host), (Host, Device), (Device, Device)];
+
+enum Side {
+    Device(Buffer, LocalRegion<SystemEnv>),
+    Host(Pool<SystemEnv>),
+}
+
+impl Side {
+    fn new(kind: Kind, engine: &Engine<SystemEnv>, label: &str, bytes: u64) -> Self {
+        match kind {
+            Device => {
+                let buffer = Buffer::new(bytes);
+                let region = buffer.register(engine, label);
+                Self::Device(buffer, region)
+            }
+            Host => Self::Host(engine.pool(PoolSpec::host(bytes).block(4096).label(label)).unwrap()),
+        }
+    }
+
+    fn region(&self) -> &LocalRegion<SystemEnv> {
+        match self {
+            Self::Device(_, region) => region,
+            Self::Host(pool) => pool,
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        match self {
+            Self::Device(buffer, _) => buffer.write(bytes),
+            Self::Host(pool) => pool.window().write_from(0, bytes).unwrap(),
+        }
+    }
+
+    fn read(&self) -> Vec<u8> {
+        match self {
+            Self::Device(buffer, _) => buffer.read(),
+            Self::Host(pool) => {
+                let mut bytes = vec![0; pool.bytes() as usize];
+                pool.window().read_into(0, &mut bytes).unwrap();
+                bytes
+            }
+        }
+    }
+}
+
+/// Two engines over a transport, with memory of these kinds.
 struct Stage {
-    pair: Pair,
-    buffer: Buffer,
-    device: LocalRegion<SystemEnv>,
-    far: Pool<SystemEnv>,
+    near: Side,
+    far: Side,
     region: RemoteRegion<SystemEnv>,
     bytes: u64,
+    /// Ends after its memory is not used any more.
+    pair: Pair,
 }
 
 impl Stage {
-    fn new(transport: TransportName, bytes: u64, configured: impl Fn(Config) -> Config) -> Self {
+    fn new(transport: TransportName, kinds: Kinds, bytes: u64, configured: impl Fn(Config) -> Config) -> Self {
         let pair = Pair::over(transport, configured);
-        let buffer = Buffer::new(bytes);
-        let device = buffer.register(&pair.near, "device");
-        let far = pair.far.pool(PoolSpec::host(bytes).block(4096).label("host")).unwrap();
-        let region = pair.peer.wait_region("host", PATIENCE).unwrap();
-        Self { pair, buffer, device, far, region, bytes }
+        let near = Side::new(kinds.0, &pair.near, "near", bytes);
+        let far = Side::new(kinds.1, &pair.far, "far", bytes);
+        let region = pair.peer.wait_region("far", PATIENCE).unwrap();
+        Self { near, far, region, bytes, pair }
     }
 
-    fn seen_there(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.bytes as usize];
-        self.far.window().read_into(0, &mut bytes).unwrap();
-        bytes
-    }
-
-    fn put_there(&self, seed: u64) {
-        self.far.window().write_from(0, &pattern(self.bytes, seed)).unwrap();
+    fn plan(&self, is_write: bool, spans: &[Span]) -> Plan {
+        let (near, far) = (self.near.region(), &self.region);
+        let plan = if is_write { Plan::write(near, far) } else { Plan::read(near, far) };
+        plan.extents(spans).build().unwrap()
     }
 
     fn whole(&self, is_write: bool) -> Plan {
-        let plan =
-            if is_write { Plan::write(&self.device, &self.region) } else { Plan::read(&self.device, &self.region) };
-        plan.extents(&[Span { local: 0, remote: 0, len: self.bytes }]).build().unwrap()
+        self.plan(is_write, &[Span { local: 0, remote: 0, len: self.bytes }])
     }
 }
 
@@ -64,40 +113,40 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Scattered and odd spans in both directions, with many slots and with two, a counter that says that all is there, and host memory beside them.
+/// Scattered and odd spans in both directions, with many slots and with few, a counter that says that all is there, and host memory beside them.
 pub(crate) fn both_directions() {
     let spans: Vec<Span> =
         (0..700).map(|at| Span { local: at * 6000 + 7, remote: (699 - at) * 6000 + 13, len: 1 + at * 8 }).collect();
     let moved_bytes: u64 = spans.iter().map(|span| span.len).sum();
-    for (transport, configured) in OVER
-        .into_iter()
-        .flat_map(|transport| [(transport, few_slots as fn(Config) -> Config), (transport, |config| config)])
+    let settings = [few_slots as fn(Config) -> Config, |config| config];
+    let each = || KINDS.into_iter().flat_map(|kinds| settings.map(|configured| (kinds, configured)));
+    for (transport, (kinds, configured)) in
+        OVER.into_iter().flat_map(|transport| each().map(move |each| (transport, each)))
     {
-        let stage = Stage::new(transport, 8 * MIB, configured);
-        let counter = stage.far.counter("arrived").unwrap();
+        let stage = Stage::new(transport, kinds, 8 * MIB, configured);
+        let Stage { near, far, .. } = &stage;
+        let counter = far.region().counter("arrived").unwrap();
         let arrived = stage.pair.peer.wait_counter("arrived", PATIENCE).unwrap();
-        let near = stage.pair.near.pool(PoolSpec::host(MIB).label("near")).unwrap();
+        let host = stage.pair.near.pool(PoolSpec::host(MIB).label("near host")).unwrap();
         let beside = stage.pair.far.pool(PoolSpec::host(MIB).label("beside")).unwrap();
-        near.window().write_from(0, &pattern(MIB, 77)).unwrap();
-        let host = Plan::write(&near, &stage.pair.peer.wait_region("beside", PATIENCE).unwrap());
+        host.window().write_from(0, &pattern(MIB, 77)).unwrap();
+        let host = Plan::write(&host, &stage.pair.peer.wait_region("beside", PATIENCE).unwrap());
         let host = host.extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
-        stage.buffer.write(&pattern(8 * MIB, 1));
-        stage.put_there(2);
         let (mut here, mut there) = (pattern(8 * MIB, 1), pattern(8 * MIB, 2));
+        near.write(&here);
+        far.write(&there);
         for (round, is_write) in [true, false, true].into_iter().enumerate() {
-            let plan = if is_write {
-                Plan::write(&stage.device, &stage.region)
-            } else {
+            if !is_write {
                 // Elsewhere than where it came from.
-                stage.put_there(3);
                 there = pattern(8 * MIB, 3);
-                Plan::read(&stage.device, &stage.region)
-            };
-            let plan = plan.extents(&spans).build().unwrap();
+                far.write(&there);
+            }
+            let plan = stage.plan(is_write, &spans);
             let submit = Submit::new().within(PATIENCE).count(arrived).notify(NoteId(round as u128), b"k");
             let transfer = stage.pair.peer.submit(&plan, submit).unwrap();
             let other = stage.pair.peer.submit(&host, Submit::new().within(PATIENCE)).unwrap();
-            assert!(counter.wait(round as u64 + 1, PATIENCE), "{transport}");
+            let case = format!("{transport}, {kinds:?}, write: {is_write}");
+            assert!(counter.wait(round as u64 + 1, PATIENCE), "{case}: {:?}", transfer.wait());
             for span in &spans {
                 let (near, far) = (span.local as usize, span.remote as usize);
                 let (near, far) = (near..near + span.len as usize, far..far + span.len as usize);
@@ -106,9 +155,9 @@ pub(crate) fn both_directions() {
                     false => here[near].copy_from_slice(&there[far]),
                 }
             }
-            assert!(stage.seen_there() == there, "{transport}, write: {is_write}: the far side when it was told");
+            assert!(far.read() == there, "{case}: the far side when it was told");
             assert_eq!(transfer.wait().unwrap().bytes, moved_bytes);
-            assert!(stage.buffer.read() == here, "{transport}, write: {is_write}: the near side");
+            assert!(near.read() == here, "{case}: the near side");
             assert_eq!(other.wait().unwrap().bytes, MIB);
         }
         let mut seen = vec![0; MIB as usize];
@@ -199,75 +248,97 @@ pub(crate) fn host_memory_of_the_callers() {
     assert_eq!(card::forbidden(), "");
 }
 
-/// A transfer that is given up while the device has it: memory here is withheld until the device is done, and nothing lands at the peer.
+/// A transfer that is given up while the device has it: the memory that the device has is withheld until it is done, and nothing else is touched.
 pub(crate) fn given_up() {
-    for transport in OVER {
+    for (transport, kinds) in OVER.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
         for is_write in [true, false] {
-            let stage = Stage::new(transport, MIB, |config| config);
+            let case = format!("{transport}, {kinds:?}, write: {is_write}");
+            let stage = Stage::new(transport, kinds, MIB, |config| config);
             let card = Card::of_this_process();
-            stage.buffer.write(&pattern(MIB, 5));
-            stage.put_there(6);
             let plan = stage.whole(is_write);
+            stage.near.write(&pattern(MIB, 5));
+            stage.far.write(&pattern(MIB, 6));
             stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
-            stage.put_there(7);
+            stage.near.write(&pattern(MIB, 5));
+            stage.far.write(&pattern(MIB, 7));
             card.hold();
             let transfer = stage.pair.peer.submit(&plan, Submit::new().within(Duration::from_millis(80))).unwrap();
-            assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
-            let held = stage.device.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
-            assert!(!held.is_quiesced(), "{transport}, write: {is_write}: the device has it");
-            let back = stage.far.revoke(&[(0, MIB)], PATIENCE).unwrap();
-            assert!(back.is_quiesced(), "{transport}, write: {is_write}: nothing of it is at the peer");
-            let before = stage.seen_there();
+            assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded, "{case}");
+            // The first device on the way has it.
+            let is_held_here = match kinds {
+                (Device, Host) => true,
+                (Device, Device) => is_write,
+                _ => false,
+            };
+            let (here, there) = (stage.near.region(), stage.far.region());
+            let held = here.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
+            assert_eq!(held.is_quiesced(), !is_held_here, "{case}");
+            let back = there.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
+            assert_eq!(back.is_quiesced(), is_held_here, "{case}");
             card.go_on();
-            wait_until(|| stage.pair.near.quarantined().is_empty());
-            assert!(stage.seen_there() == before && before == pattern(MIB, 7), "{transport}: bytes have landed");
+            wait_until(|| stage.pair.near.quarantined().is_empty() && stage.pair.far.quarantined().is_empty());
+            match (is_write, is_held_here) {
+                (true, true) => assert!(stage.far.read() == pattern(MIB, 7), "{case}: bytes have landed"),
+                (false, _) if kinds.0 == Host => {
+                    assert!(stage.near.read() == pattern(MIB, 5), "{case}: bytes have landed")
+                }
+                _ => {}
+            }
         }
     }
 }
 
 /// The peer takes its memory back while a device copies what is to go there.
 pub(crate) fn withdrawn_there() {
-    for transport in OVER {
-        let stage = Stage::new(transport, MIB, |config| config);
+    for (transport, kinds) in OVER.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
+        let case = format!("{transport}, {kinds:?}");
+        let stage = Stage::new(transport, kinds, MIB, |config| config);
         let card = Card::of_this_process();
-        stage.put_there(8);
-        stage.buffer.write(&pattern(MIB, 9));
-        let half = |from| {
-            let plan = Plan::write(&stage.device, &stage.region);
-            plan.extents(&[Span { local: from, remote: from, len: MIB / 2 }]).build().unwrap()
-        };
+        stage.far.write(&pattern(MIB, 8));
+        stage.near.write(&pattern(MIB, 9));
+        let half = |from| stage.plan(true, &[Span { local: from, remote: from, len: MIB / 2 }]);
         let (gone, kept) = (half(0), half(MIB / 2));
         card.hold();
         let submit = |plan| stage.pair.peer.submit(plan, Submit::new().within(PATIENCE)).unwrap();
         let transfers = (submit(&gone), submit(&kept));
         std::thread::sleep(Duration::from_millis(30));
-        assert!(stage.far.revoke(&[(0, 4096)], PATIENCE).unwrap().is_quiesced(), "{transport}");
+        let back = stage.far.region().revoke(&[(0, 4096)], Duration::from_millis(50)).unwrap();
+        // From host memory the bytes have come as far as the peer's device.
+        assert_eq!(back.is_quiesced(), kinds.0 == Device, "{case}");
         card.go_on();
-        assert_eq!(transfers.0.wait().unwrap_err().cause, Cause::RevokedByPeer, "{transport}");
-        assert_eq!(transfers.1.wait().unwrap().bytes, MIB / 2, "{transport}");
-        let seen = stage.seen_there();
-        assert!(seen[..4096] == pattern(MIB, 8)[..4096], "{transport}: bytes landed in memory that was taken back");
-        assert!(seen[MIB as usize / 2..] == pattern(MIB, 9)[MIB as usize / 2..], "{transport}");
+        assert_eq!(transfers.1.wait().unwrap().bytes, MIB / 2, "{case}");
+        wait_until(|| stage.pair.far.quarantined().is_empty());
+        let seen = stage.far.read();
+        if kinds.0 == Device {
+            assert_eq!(transfers.0.wait().unwrap_err().cause, Cause::RevokedByPeer, "{case}");
+            assert!(seen[..4096] == pattern(MIB, 8)[..4096], "{case}: bytes landed in memory that was taken back");
+        }
+        assert!(seen[MIB as usize / 2..] == pattern(MIB, 9)[MIB as usize / 2..], "{case}");
+        // A plan that was made before is not begun any more.
+        assert_eq!(submit(&gone).wait().unwrap_err().cause, Cause::RevokedByPeer, "{case}");
     }
 }
 
-/// The session ends while a device has a part of it: memory here is free when the device is done.
+/// The session ends while a device has a part of it: memory is free when the device is done.
 pub(crate) fn session_ends() {
-    for transport in OVER {
+    for (transport, kinds) in OVER.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
         for is_write in [true, false] {
-            let stage = Stage::new(transport, MIB, |config| config);
+            let case = format!("{transport}, {kinds:?}, write: {is_write}");
+            let stage = Stage::new(transport, kinds, MIB, |config| config);
             let card = Card::of_this_process();
             let plan = stage.whole(is_write);
             stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
             card.hold();
             let transfer = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
             std::thread::sleep(Duration::from_millis(20));
-            assert!(stage.pair.far.close(PATIENCE).is_empty(), "{transport}, write: {is_write}");
+            let is_held_here = kinds.0 == Device && (kinds.1 == Host || is_write);
+            let left = stage.pair.far.close(Duration::from_millis(500));
+            assert_eq!(left.is_empty(), is_held_here, "{case}: {left:?}");
             assert!(transfer.wait().is_err());
-            let held = stage.device.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
-            assert!(!held.is_quiesced(), "{transport}, write: {is_write}: the device has it");
+            let held = stage.near.region().revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap();
+            assert_eq!(held.is_quiesced(), !is_held_here, "{case}");
             card.go_on();
-            wait_until(|| stage.pair.near.quarantined().is_empty());
+            wait_until(|| stage.pair.near.quarantined().is_empty() && left.iter().all(|held| held.is_released()));
             assert!(stage.pair.near.close(PATIENCE).is_empty());
         }
     }
@@ -275,8 +346,8 @@ pub(crate) fn session_ends() {
 
 /// A card that is lost ends what it had, and nothing else.
 pub(crate) fn lost() {
-    let stage = Stage::new(TransportName::Tcp, MIB, |config| config);
-    let near = stage.pair.near.pool(PoolSpec::host(MIB).label("near")).unwrap();
+    let stage = Stage::new(TransportName::Tcp, (Device, Host), MIB, |config| config);
+    let near = stage.pair.near.pool(PoolSpec::host(MIB).label("host")).unwrap();
     let host = Plan::write(&near, &stage.region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
     let plan = stage.whole(true);
     stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
@@ -289,29 +360,28 @@ pub(crate) fn lost() {
     let again = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
     assert_eq!(again.wait().unwrap_err().cause, Cause::DeviceFailed);
     assert!(
-        !stage.device.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced(),
+        !stage.near.region().revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced(),
         "who knows what it does"
     );
     // Nothing of a lost card can be given back.
-    std::mem::forget(stage.buffer);
+    std::mem::forget(stage.near);
 }
 
 /// What is submitted again and again finds all it needs. Between hosts the engines ask now and then whether the other one is there, which allocates.
 pub(crate) fn without_allocations() {
-    let stage = Stage::new(TransportName::Shm, 2 * MIB, |config| config);
-    let crossed: Vec<Span> =
-        (0..256).map(|at| Span { local: at * 8192, remote: (255 - at) * 8192, len: 4096 }).collect();
-    let plans = [
-        Plan::write(&stage.device, &stage.region).extents(&crossed).build().unwrap(),
-        Plan::read(&stage.device, &stage.region).extents(&crossed).build().unwrap(),
-    ];
-    let round = || {
-        let transfers = plans.each_ref().map(|plan| stage.pair.peer.submit(plan, Submit::new()).unwrap());
-        transfers.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
-    };
-    (0..500).for_each(|_| round());
-    let counted = counted::allocations(|| (0..100).for_each(|_| round()));
-    assert_eq!(counted, 0);
+    for kinds in KINDS {
+        let stage = Stage::new(TransportName::Shm, kinds, 2 * MIB, |config| config);
+        let crossed: Vec<Span> =
+            (0..256).map(|at| Span { local: at * 8192, remote: (255 - at) * 8192, len: 4096 }).collect();
+        let plans = [true, false].map(|is_write| stage.plan(is_write, &crossed));
+        let round = || {
+            let transfers = plans.each_ref().map(|plan| stage.pair.peer.submit(plan, Submit::new()).unwrap());
+            transfers.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
+        };
+        (0..300).for_each(|_| round());
+        let counted = counted::allocations(|| (0..50).for_each(|_| round()));
+        assert_eq!(counted, 0, "{kinds:?}");
+    }
 }
 
 /// What is not staged is refused when its plan is built, and leaves the session as it is.
@@ -321,7 +391,7 @@ pub(crate) fn refusals() {
             config.device.staging = StagingChoice::Off;
             config
         };
-        let stage = Stage::new(transport, MIB, off);
+        let stage = Stage::new(transport, (Device, Host), MIB, off);
         let there = Buffer::new(MIB);
         let _there = there.register(&stage.pair.far, "device there");
         let host = stage.pair.near.pool(PoolSpec::host(MIB).label("h")).unwrap();
@@ -330,7 +400,7 @@ pub(crate) fn refusals() {
         let spans = [Span { local: 0, remote: 0, len: 4096 }];
         let refused = Plan::write(&host, &far_device).extents(&spans).build().err().unwrap();
         assert!(refused.to_string().contains("it is memory of a device"), "{transport}: {refused}");
-        let refused = Plan::read(&stage.device, &stage.region).extents(&spans).build().err().unwrap();
+        let refused = Plan::read(stage.near.region(), &stage.region).extents(&spans).build().err().unwrap();
         assert!(refused.to_string().contains("unless `device.staging` is `off`"), "{transport}: {refused}");
         let plan = Plan::write(&host, &stage.region).extents(&spans).build().unwrap();
         assert_eq!(stage.pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);

@@ -50,6 +50,7 @@ pub fn run(input: &[u8]) {
         Ok(RemoteMemory::ProcessVm(_) | RemoteMemory::Rdma(_) | RemoteMemory::Device(_)) => {
             panic!("no card or device, and the kernel's copies are switched off")
         }
+        Ok(RemoteMemory::Staged(_)) => panic!("the transport itself stages nothing"),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     match TCP_REGISTRAR.import(&region, with(descriptors).pop()) {

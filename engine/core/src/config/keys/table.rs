@@ -312,7 +312,7 @@ pub const KEYS: &[KeyDoc] = &[
         range: Range::OneOf(&["auto", "off"]),
         what: "How memory of a GPU meets memory of a peer that the transport does not let the GPU reach. `auto`: through pinned host memory of \
                each worker. `off`: such plans are refused, with words.",
-        more_costs: "Each byte is copied once more, and pinned memory is taken when the first such plan is built.",
+        more_costs: "Each byte is copied once more, and pinned memory is taken when the first such plan is built, or a peer is told of such memory.",
         less_costs: "GPU memory moves only within a process.",
     },
     KeyDoc {
@@ -321,7 +321,7 @@ pub const KEYS: &[KeyDoc] = &[
         unit: "B",
         range: Range::Number { min: 1 << 20, max: 1 << 30 },
         what: "Pinned host memory through which each worker moves memory of GPUs, for each direction: two of them for each worker are pinned by \
-               the thread that builds the first plan over such memory. One peer has a fifth of it at most, and of what others leave.",
+               the thread that builds the first plan over such memory, and two for all peers when the first is told of such memory. One peer has a fifth of it at most, and of what others leave.",
         more_costs: "Memory that the kernel cannot take back, and 33 ms a gigabyte once.",
         less_costs: "Less is under way at once, so that a fast network or GPU waits for the other; and fewer peers that are stopped, nine at the \
                      least and 21 at the default, have all of it until their transfers' deadlines.",

@@ -1,0 +1,274 @@
+//! What lanes of two engines say to each other of memory of devices, parsed as the untrusted bytes it is.
+//!
+//! ```text
+//! byte 0   kind        1  direction, else 0      2  to worker u16     4  from worker u16     6  count u16
+//! byte 8   WANT        number u64: how many of the peer's slots of that direction were ever asked for
+//!          GRANTED     slot u32 …              they may be used until they are given back
+//!          GIVEN_BACK  slot u32 …
+//!          COPY        slot u32 | region u32 | generation u32 | 0 | number u64 | revision u64 | extents: offset u64, len u64 …
+//!          COPIED      number u64, cause u64 … 0: all of its bytes are there
+//! ```
+//!
+//! Numbers are little-endian. The direction is the asking side's: a WRITE's bytes are copied out of the slot, a READ's into it.
+
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, Generation, RegionId};
+
+/// The longest message.
+pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + COPY_BYTES + SPANS_PER_POST * PAIR_BYTES;
+
+const HEAD_BYTES: usize = 8;
+const COPY_BYTES: usize = 32;
+const PAIR_BYTES: usize = 16;
+
+/// Slots and answers in one message at most.
+pub const SLOTS_MAX: usize = 64;
+pub const ANSWERS_MAX: usize = 64;
+
+const WANT: u8 = 1;
+const GRANTED: u8 = 2;
+const GIVEN_BACK: u8 = 3;
+const COPY: u8 = 4;
+const COPIED: u8 = 5;
+
+/// Which worker of each side it is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workers {
+    pub to: u16,
+    pub from: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StagingMessage<'a> {
+    Want { direction: Direction, asked: u64 },
+    Granted { direction: Direction, slots: SlotList<'a> },
+    GivenBack { direction: Direction, slots: SlotList<'a> },
+    Copy(CopyRequest<'a>),
+    Copied(Answers<'a>),
+}
+
+/// Asks the owner of a device's memory for a copy between it and a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyRequest<'a> {
+    pub direction: Direction,
+    pub slot: u32,
+    pub key: RegionKey,
+    /// What the answer names it by.
+    pub number: u64,
+    /// The owner's revision that the plan was checked against.
+    pub revision: u64,
+    extents: &'a [[u8; PAIR_BYTES]],
+}
+
+impl CopyRequest<'_> {
+    /// Where in the region, in the order of the bytes in the slot: offset and length.
+    pub fn extents(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + Clone + '_ {
+        self.extents.iter().map(pair)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotList<'a>(&'a [[u8; 4]]);
+
+impl SlotList<'_> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.0.iter().map(|slot| u32::from_le_bytes(*slot))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answers<'a>(&'a [[u8; PAIR_BYTES]]);
+
+impl Answers<'_> {
+    /// Numbers of copies, and how each has ended.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, Result<(), Cause>)> + '_ {
+        let answer = |(number, cause)| match u8::try_from(cause) {
+            Ok(0) => (number, Ok(())),
+            // A cause of a later release.
+            cause => (number, Err(cause.ok().and_then(Cause::from_code).unwrap_or(Cause::PeerCorrupt))),
+        };
+        self.0.iter().map(pair).map(answer)
+    }
+}
+
+fn pair(bytes: &[u8; PAIR_BYTES]) -> (u64, u64) {
+    let both = u128::from_le_bytes(*bytes);
+    (both as u64, (both >> 64) as u64)
+}
+
+/// Bytes are not what a lane says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoMessage;
+
+/// Reads a message. Any bytes are one, or none.
+pub fn parse(bytes: &[u8]) -> Result<(Workers, StagingMessage<'_>), NoMessage> {
+    let (&[kind, direction, t0, t1, f0, f1, c0, c1], rest) =
+        bytes.split_first_chunk::<HEAD_BYTES>().ok_or(NoMessage)?;
+    let workers = Workers { to: u16::from_le_bytes([t0, t1]), from: u16::from_le_bytes([f0, f1]) };
+    let count = u16::from_le_bytes([c0, c1]);
+    let direction = match (kind, direction) {
+        (COPIED, 0) | (_, 0) => Direction::Write,
+        (WANT | GRANTED | GIVEN_BACK | COPY, 1) => Direction::Read,
+        _ => return Err(NoMessage),
+    };
+    let slots = || match rest.as_chunks() {
+        (slots, []) if slots.len() == usize::from(count) && slots.len() <= SLOTS_MAX => Ok(SlotList(slots)),
+        _ => Err(NoMessage),
+    };
+    let pairs = |rest: &'_ [u8], most: usize| match rest.as_chunks::<PAIR_BYTES>() {
+        (pairs, []) if pairs.len() == usize::from(count) && (1..=most).contains(&pairs.len()) => Ok(()),
+        _ => Err(NoMessage),
+    };
+    let message = match kind {
+        WANT => {
+            let asked = rest.try_into().map_err(|_| NoMessage)?;
+            StagingMessage::Want { direction, asked: u64::from_le_bytes(asked) }
+        }
+        GRANTED => StagingMessage::Granted { direction, slots: slots()? },
+        GIVEN_BACK => StagingMessage::GivenBack { direction, slots: slots()? },
+        COPY => {
+            let (head, extents) = rest.split_first_chunk::<COPY_BYTES>().ok_or(NoMessage)?;
+            pairs(extents, SPANS_PER_POST)?;
+            let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+            if word(12) != 0 {
+                return Err(NoMessage);
+            }
+            StagingMessage::Copy(CopyRequest {
+                direction,
+                slot: word(0),
+                key: RegionKey { region: RegionId(word(4)), generation: Generation(word(8)) },
+                number: long(16),
+                revision: long(24),
+                extents: extents.as_chunks().0,
+            })
+        }
+        COPIED => {
+            pairs(rest, ANSWERS_MAX)?;
+            StagingMessage::Copied(Answers(rest.as_chunks().0))
+        }
+        _ => return Err(NoMessage),
+    };
+    Ok((workers, message))
+}
+
+fn head(out: &mut Vec<u8>, workers: Workers, kind: u8, direction: Direction, count: usize) {
+    out.clear();
+    out.extend([kind, direction as u8]);
+    [workers.to, workers.from, count as u16].iter().for_each(|number| out.extend(number.to_le_bytes()));
+}
+
+pub fn put_want(out: &mut Vec<u8>, workers: Workers, direction: Direction, asked: u64) {
+    head(out, workers, WANT, direction, 0);
+    out.extend(asked.to_le_bytes());
+}
+
+pub fn put_granted(
+    out: &mut Vec<u8>,
+    workers: Workers,
+    direction: Direction,
+    slots: impl ExactSizeIterator<Item = u32>,
+) {
+    head(out, workers, GRANTED, direction, slots.len());
+    slots.for_each(|slot| out.extend(slot.to_le_bytes()));
+}
+
+pub fn put_given_back(out: &mut Vec<u8>, workers: Workers, direction: Direction, slots: &[u32]) {
+    head(out, workers, GIVEN_BACK, direction, slots.len());
+    slots.iter().for_each(|slot| out.extend(slot.to_le_bytes()));
+}
+
+/// What a COPY says beside its extents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyHead {
+    pub direction: Direction,
+    pub slot: u32,
+    pub key: RegionKey,
+    pub number: u64,
+    pub revision: u64,
+}
+
+pub fn put_copy(
+    out: &mut Vec<u8>,
+    workers: Workers,
+    copy: &CopyHead,
+    extents: impl ExactSizeIterator<Item = (u64, u64)>,
+) {
+    head(out, workers, COPY, copy.direction, extents.len());
+    [copy.slot, copy.key.region.0, copy.key.generation.0, 0].iter().for_each(|number| out.extend(number.to_le_bytes()));
+    [copy.number, copy.revision].iter().for_each(|number| out.extend(number.to_le_bytes()));
+    extents.for_each(|(offset, len)| [offset, len].iter().for_each(|number| out.extend(number.to_le_bytes())));
+}
+
+pub fn put_copied(
+    out: &mut Vec<u8>,
+    workers: Workers,
+    answers: impl ExactSizeIterator<Item = (u64, Result<(), Cause>)>,
+) {
+    head(out, workers, COPIED, Direction::Write, answers.len());
+    for (number, end) in answers {
+        let cause = end.err().map_or(0, |cause| u64::from(cause.code()));
+        [number, cause].iter().for_each(|number| out.extend(number.to_le_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_core::limits::NOTE_BYTES_MAX;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WORKERS: Workers = Workers { to: 3, from: 700 };
+
+    #[test]
+    fn what_is_said_is_heard() {
+        const { assert!(MESSAGE_BYTES_MAX <= NOTE_BYTES_MAX) };
+        let mut out = Vec::new();
+        for direction in [Direction::Write, Direction::Read] {
+            put_want(&mut out, WORKERS, direction, 9);
+            assert_eq!(parse(&out), Ok((WORKERS, StagingMessage::Want { direction, asked: 9 })));
+            put_granted(&mut out, WORKERS, direction, [7, 1 << 20].into_iter());
+            let Ok((WORKERS, StagingMessage::Granted { direction: heard, slots })) = parse(&out) else { panic!() };
+            assert_eq!((heard, slots.iter().collect::<Vec<_>>()), (direction, vec![7, 1 << 20]));
+            put_given_back(&mut out, WORKERS, direction, &[2]);
+            assert!(matches!(parse(&out), Ok((WORKERS, StagingMessage::GivenBack { .. }))));
+            let key = RegionKey { region: RegionId(5), generation: Generation(6) };
+            let copy = CopyHead { direction, slot: 4, key, number: u64::MAX - 1, revision: 1 << 40 };
+            let extents: Vec<(u64, u64)> = (0..SPANS_PER_POST as u64).map(|at| (at << 33, 1 + at)).collect();
+            put_copy(&mut out, WORKERS, &copy, extents.iter().copied());
+            assert_eq!(out.len(), MESSAGE_BYTES_MAX);
+            let Ok((WORKERS, StagingMessage::Copy(heard))) = parse(&out) else { panic!() };
+            let CopyRequest { direction, slot, key, number, revision, .. } = heard;
+            assert_eq!(CopyHead { direction, slot, key, number, revision }, copy);
+            assert_eq!(heard.extents().collect::<Vec<_>>(), extents);
+        }
+        let answers = [(1, Ok(())), (u64::MAX, Err(Cause::OutOfBounds))];
+        put_copied(&mut out, WORKERS, answers.into_iter());
+        let Ok((WORKERS, StagingMessage::Copied(heard))) = parse(&out) else { panic!() };
+        assert_eq!(heard.iter().collect::<Vec<_>>(), answers);
+    }
+
+    #[test]
+    fn messages_that_are_too_long_or_too_short_are_none() {
+        let mut out = Vec::new();
+        put_want(&mut out, WORKERS, Direction::Read, 1);
+        assert_eq!(parse(&out[..7]), Err(NoMessage));
+        out.push(0);
+        assert_eq!(parse(&out), Err(NoMessage));
+        put_given_back(&mut out, WORKERS, Direction::Read, &[0; SLOTS_MAX + 1]);
+        assert_eq!(parse(&out), Err(NoMessage));
+        put_copied(&mut out, WORKERS, [].into_iter());
+        assert_eq!(parse(&out), Err(NoMessage));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok((_, StagingMessage::Copy(copy))) = parse(&bytes) {
+                prop_assert!(copy.extents().len() <= SPANS_PER_POST);
+            }
+        }
+    }
+}

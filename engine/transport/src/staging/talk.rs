@@ -1,0 +1,237 @@
+//! What a lane says to the peer's lanes, and what it hears of them.
+
+use std::mem;
+use std::sync::Arc;
+
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::{Cause, Direction, NoteId, Span};
+use penstock_memory::copy::hint_for;
+
+use super::lane::{MESSAGE, PLACE_BITS, StagedLane};
+use super::message::{self, ANSWERS_MAX, CopyRequest, StagingMessage, Workers};
+use super::op::{Hop, OpOf, StagedOp};
+use super::peer::DIRECTIONS;
+use super::slots::{SLOT_BYTES, StagingSlot};
+use crate::lane::{LaneEvents, LaneFault, Note, NotifyRequest, PostError, Revisions};
+
+const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
+
+/// Messages in one list.
+pub(super) fn put_heard(heard: &mut Vec<u8>, message: &[u8]) {
+    heard.extend((message.len() as u16).to_le_bytes());
+    heard.extend(message);
+}
+
+fn next_heard<'a>(heard: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (bytes, rest) = heard.split_first_chunk()?;
+    let (message, rest) = rest.split_at_checked(u16::from_le_bytes(*bytes).into())?;
+    *heard = rest;
+    Some(message)
+}
+
+impl StagedLane {
+    /// From this lane to the worker of the peer that serves it.
+    pub(super) fn to_peer(&self) -> Workers {
+        Workers { to: (self.worker % self.session.peer_workers) as u16, from: self.worker as u16 }
+    }
+
+    /// Sends what was written down, behind all bytes of that transfer.
+    pub(super) fn say(&mut self, completion_id: u64, transfer: u64, transfer_bytes: u64) -> Result<(), PostError> {
+        let note = Some(Note { id: NoteId::STAGING, payload: &self.message });
+        let request = NotifyRequest { transfer, transfer_bytes, completion_id, counter: None, note };
+        self.inner.notify(&request).map(drop)
+    }
+
+    /// Sends what was written down, of no transfer. Returns whether there was room.
+    fn say_now(&mut self) -> Result<bool, LaneFault> {
+        let transfer = self.next_id(0);
+        match self.say(MESSAGE, transfer, 0) {
+            Ok(()) => Ok(true),
+            Err(PostError::Fault(fault)) => Err(fault),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Asks the peer for slots, if more are needed than it was asked for.
+    pub(super) fn ask_for_slots(&mut self) -> Result<(), PostError> {
+        if self.say_wants().map_err(PostError::Fault)? {
+            self.inner.ring_doorbell().map_err(PostError::Fault)?;
+        }
+        Ok(())
+    }
+
+    fn say_wants(&mut self) -> Result<bool, LaneFault> {
+        let (mut any, workers) = (false, self.to_peer());
+        for direction in DIRECTIONS {
+            if let Some(asked) = self.grants[direction as usize].to_ask() {
+                message::put_want(&mut self.message, workers, direction, asked);
+                if self.say_now()? {
+                    self.grants[direction as usize].was_asked(asked);
+                    any = true;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Says what is to be said: answers, what is asked for, what is granted, what is given back. Returns whether anything was, and whether to look
+    /// again soon.
+    pub(super) fn speak(&mut self) -> Result<(bool, bool), LaneFault> {
+        let (mut any, mut more) = (self.say_wants()?, false);
+        let workers = self.to_peer();
+        while let Some(&(to, ..)) = self.answers.first() {
+            let count = self.answers.iter().take(ANSWERS_MAX).take_while(|answer| answer.0 == to).count();
+            let answers = self.answers[..count].iter().map(|&(_, number, end)| (number, end));
+            message::put_copied(&mut self.message, Workers { to, from: self.worker as u16 }, answers);
+            if !self.say_now()? {
+                break;
+            }
+            self.answers.drain(..count);
+            any = true;
+        }
+        for direction in DIRECTIONS {
+            any |= self.grant(direction)?;
+            let (idle, look_again) = self.grants[direction as usize].look();
+            more |= look_again;
+            if !idle.is_empty() {
+                message::put_given_back(&mut self.message, workers, direction, idle);
+                if self.say_now()? {
+                    self.grants[direction as usize].were_given_back();
+                    any = true;
+                }
+            }
+        }
+        Ok((any, more))
+    }
+
+    /// Grants the peer slots that it lacks, as far as there are any.
+    fn grant(&mut self, direction: Direction) -> Result<bool, LaneFault> {
+        let granted = &self.granted[direction as usize];
+        let (Some((has, lacks)), Some(slots)) = (granted.lacks(), self.session.staging.for_peers(direction)) else {
+            return Ok(false);
+        };
+        let who = (self.worker, self.session.peer_index);
+        self.fresh.extend((0..lacks).map_while(|step| slots.take(who, has + step)));
+        if self.fresh.is_empty() {
+            return Ok(false);
+        }
+        let workers = Workers { to: granted.worker, from: self.worker as u16 };
+        message::put_granted(&mut self.message, workers, direction, self.fresh.iter().map(StagingSlot::place));
+        let is_said = self.say_now()?;
+        let mut fresh = mem::take(&mut self.fresh);
+        match is_said {
+            true => fresh.drain(..).for_each(|slot| self.granted[direction as usize].add(slot)),
+            false => fresh.clear(),
+        }
+        self.fresh = fresh;
+        Ok(is_said)
+    }
+
+    /// Takes in what the peer's lanes have said, and passes on what is another lane's.
+    pub(super) fn hear(&mut self, events: &mut dyn LaneEvents) -> Result<(), LaneFault> {
+        if self.session.has_mail(self.worker) {
+            self.session.take_mail(self.worker, &mut self.heard);
+        }
+        let heard = mem::take(&mut self.heard);
+        let mut rest = &heard[..];
+        while let Some(bytes) = next_heard(&mut rest) {
+            let (workers, said) = message::parse(bytes).map_err(|_| CORRUPT)?;
+            if usize::from(workers.to) != self.worker {
+                self.session.forward(workers.to.into(), bytes)?;
+                continue;
+            }
+            match said {
+                StagingMessage::Want { direction, asked } => {
+                    self.granted[direction as usize].want(workers.from, asked);
+                }
+                StagingMessage::Granted { direction, slots } => {
+                    if !self.grants[direction as usize].granted(slots.iter()) {
+                        return Err(CORRUPT);
+                    }
+                }
+                StagingMessage::GivenBack { direction, slots } => {
+                    if !self.granted[direction as usize].given_back(slots.iter()) {
+                        return Err(CORRUPT);
+                    }
+                }
+                StagingMessage::Copy(copy) => self.serve(&copy, workers.from)?,
+                StagingMessage::Copied(answers) => {
+                    answers.iter().for_each(|(number, end)| self.copied(number, end, events))
+                }
+            }
+        }
+        self.heard = heard;
+        self.heard.clear();
+        Ok(())
+    }
+
+    /// The peer has copied, or has not.
+    fn copied(&mut self, number: u64, end: Result<(), Cause>, events: &mut dyn LaneEvents) {
+        let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
+        let Some(Some(op)) = self.ops.get_mut(place) else { return };
+        if op.own_id != number || op.hop != Hop::Remote || !op.is_under_way {
+            return;
+        }
+        op.is_under_way = false;
+        match end {
+            Ok(()) => self.hop_is_over(place, events),
+            Err(cause) => {
+                if cause == Cause::DeviceFailed && op.grant.take().is_some() {
+                    // Its device may have the slot for ever.
+                    self.grants[op.direction as usize].forget();
+                }
+                self.finish(place, Err(cause.into()), events);
+            }
+        }
+    }
+
+    /// The peer asks for a copy between memory here and a slot that it was granted.
+    fn serve(&mut self, copy: &CopyRequest<'_>, worker: u16) -> Result<(), LaneFault> {
+        let bytes = copy.extents().try_fold(0, |bytes: u64, (_, len)| bytes.checked_add(len));
+        let is_sound = bytes.is_some_and(|bytes| bytes <= SLOT_BYTES) && copy.extents().all(|(_, len)| len > 0);
+        // Nobody can have told a revision that this engine never had.
+        if !is_sound || copy.revision > self.view().revision() {
+            return Err(CORRUPT);
+        }
+        let granted = &mut self.granted[copy.direction as usize];
+        let slot = granted.take(copy.slot).ok_or(CORRUPT)?;
+        let local = match self.session.staging.admit(copy) {
+            Ok(local) if self.devices.is_some() => local,
+            refused => {
+                granted.put(slot);
+                self.answers.push((worker, copy.number, Err(refused.err().unwrap_or(Cause::NoPath))));
+                return Ok(());
+            }
+        };
+        let Some(slots) = self.session.staging.for_peers(copy.direction).map(Arc::clone) else { return Err(CORRUPT) };
+        let place = self.place();
+        let mut spans = self.lists.pop().unwrap_or_else(|| Vec::with_capacity(SPANS_PER_POST));
+        spans.extend(copy.extents().map(|(offset, len)| Span { local: offset, remote: 0, len }));
+        let op = StagedOp {
+            of: OpOf::Peer { worker, number: copy.number },
+            own_id: self.next_id(place),
+            hop: Hop::Near,
+            is_under_way: false,
+            // What the peer writes comes out of the slot.
+            direction: if copy.direction == Direction::Write { Direction::Read } else { Direction::Write },
+            local,
+            local_region: copy.key,
+            remote: slots.mapped.clone(),
+            remote_region: slots.key,
+            spans,
+            done: 0,
+            posted: 0,
+            hint: hint_for(SLOT_BYTES),
+            checked_at: Revisions { local: copy.revision, remote: 0 },
+            transfer: 0,
+            transfer_bytes: 0,
+            slot: Some(slot),
+            slots: Some(slots),
+            grant: None,
+            is_cancelled: false,
+        };
+        self.ops[place] = Some(op);
+        self.waiting[2].push_back(place);
+        Ok(())
+    }
+}
