@@ -79,7 +79,7 @@ impl Sides {
         let remote = peer.import(entry);
         let refused = |source| RegionError::Import { label: entry.news.label.clone(), source };
         let remote = remote.map_err(refused)?;
-        let pair = peer.registrar.pair(&peer.caps, &local, &remote).map_err(refused)?;
+        let pair = peer.registrar.pair(&peer.caps, region, &remote).map_err(refused)?;
         Ok(Self { local, local_key: section.local(), remote_key: section.remote(), remote, pair })
     }
 }

@@ -261,6 +261,13 @@ pub trait Lane: Send {
     /// `checked_at.remote`, not a newer revision, which would hide withdrawals that the plan was never checked against.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
 
+    /// Whether this lane takes posts whose local side is this region, which is memory of a device. Where not, what is posted goes through memory of the
+    /// host. After [`crate::Registrar::reaches_device`] has said yes of a region the answer stays yes for as long as the region is what it was.
+    fn reaches_device(&self, local_region: RegionKey) -> bool {
+        let _ = local_region;
+        false
+    }
+
     /// A hint: this counter will be counted up once the bytes posted next have landed.
     fn prefetch(&self, counter: CounterRef) {
         let _ = counter;

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::{Generation, RegionId, Rights};
-use penstock_memory::{Memory, MemoryError, ProcessWatch, Region};
+use penstock_memory::{MemoryError, ProcessWatch, Region};
 
 use crate::caps::Caps;
 use crate::driver::Driver;
@@ -82,9 +82,9 @@ pub struct Exported {
 }
 
 /// Why bytes do not go between a device's memory and a peer's.
-const NO_DEVICE_MEMORY: &str = "this transport reaches no device memory; `shm`, `tcp` and `datagram` move it through host memory, unless `device.staging` is `off`";
+const NO_DEVICE_MEMORY: &str = "this transport moves host memory";
 
-/// The access blob of a device's memory, told to peers whose transport does not reach any ([`Registrar::reaches_devices`]).
+/// The access blob of a device's memory, told to peers whose transport does not reach it ([`Registrar::reaches_device`]).
 pub const UNREACHED_DEVICE: &[u8] = b"memory of a device";
 
 /// Why a peer's region cannot be reached.
@@ -167,15 +167,26 @@ pub trait Registrar: Send + Sync {
         self.import(region, fd)
     }
 
-    /// Whether peers can be given access to memory of a device. Where not, such regions are not exported.
+    /// Whether devices of this process copy between the memories of both sides, so that this transport reaches all memory of devices.
     fn reaches_devices(&self) -> bool {
         false
     }
 
+    /// Whether this transport itself gets at this memory of a device, for peers and for posts from here; an error says in words why not. It may
+    /// register the memory, as [`Registrar::export`] does. A region of which it does not is not exported.
+    fn reaches_device(&self, region: &Arc<Region>) -> Result<(), String> {
+        let _ = region;
+        if self.reaches_devices() { Ok(()) } else { Err(NO_DEVICE_MEMORY.to_owned()) }
+    }
+
     /// How bytes go between memory here and a region that was imported; asked once for each pair when a plan is built.
-    fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
-        let no_path = || ImportError::NoPath(NO_DEVICE_MEMORY.to_owned());
-        Pair::of_host(caps, local, remote).ok_or_else(no_path)
+    fn pair(&self, caps: &Caps, local: &Arc<Region>, remote: &RemoteMemory) -> Result<Pair, ImportError> {
+        let no_path = || {
+            ImportError::NoPath(format!(
+                "{NO_DEVICE_MEMORY}, through which a device's is moved unless `device.staging` is `off`"
+            ))
+        };
+        Pair::of_host(caps, local.memory(), remote).ok_or_else(no_path)
     }
 
     /// How a peer's region would be accessed, and why not better. Maps nothing.

@@ -44,7 +44,8 @@ impl Registrar for LocalRegistrar {
         true
     }
 
-    fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
+    fn pair(&self, caps: &Caps, local: &Arc<Region>, remote: &RemoteMemory) -> Result<Pair, ImportError> {
+        let local = local.memory();
         if let Some(pair) = Pair::of_host(caps, local, remote) {
             return Ok(pair);
         }

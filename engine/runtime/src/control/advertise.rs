@@ -212,7 +212,7 @@ impl Advertised {
 fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
     // Read first: memory that is renewed meanwhile is announced once more, under its next generation.
     let generation = region.generation().0;
-    let is_reached = region.host().is_some() || peer.registrar.reaches_devices();
+    let is_reached = region.host().is_some() || peer.registrar.reaches_device(region).is_ok();
     let unreached = || Exported { access_blob: UNREACHED_DEVICE.to_vec(), ..Exported::default() };
     let exported = if is_reached { peer.registrar.export(region) } else { unreached() };
     let Exported { access_blob: path, fd: token, extra_fds: more } = exported;

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use penstock_core::limits::{IN_FLIGHT_PER_LANE_MAX, SPANS_PER_POST};
+use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Span};
 use penstock_memory::Memory;
 use penstock_ring::ReadyBits;
@@ -191,7 +192,8 @@ impl StagedLane {
             }
             _ => None,
         };
-        let is_near = batch.local.device().is_some() || is_staged_within(batch.local, batch.remote);
+        let is_near = (batch.local.device().is_some() && !self.inner.reaches_device(batch.local_region))
+            || is_staged_within(batch.local, batch.remote);
         let slots = match session.staging.slots(self.worker, batch.direction) {
             None if is_near => Err(PostError::Refused(Cause::NoPath)),
             slots => Ok(slots.filter(|_| is_near)),
@@ -448,7 +450,7 @@ impl StagedLane {
     fn is_staged(&self, batch: &Batch<'_>) -> bool {
         match (&self.devices, batch.local, batch.remote) {
             (_, _, RemoteMemory::Staged(_)) => true,
-            (Some(_), local, _) => local.device().is_some(),
+            (Some(_), local, _) => local.device().is_some() && !self.inner.reaches_device(batch.local_region),
             (None, local, remote) => self.session.reaches_devices && is_staged_within(local, remote),
         }
     }
@@ -465,6 +467,10 @@ impl Lane for StagedLane {
             }
             _ => self.inner.post(batch),
         }
+    }
+
+    fn reaches_device(&self, local_region: RegionKey) -> bool {
+        self.inner.reaches_device(local_region)
     }
 
     #[inline]

@@ -100,17 +100,22 @@ impl Staging {
         &self,
         inner: &dyn Registrar,
         caps: &Caps,
-        local: &Memory,
+        local: &Arc<Region>,
         remote: &RemoteMemory,
     ) -> Option<Result<Pair, ImportError>> {
+        let memory = local.memory();
         let device = match (inner.reaches_devices(), remote) {
-            (true, _) if !is_staged_within(local, remote) => return None,
+            (true, _) if !is_staged_within(memory, remote) => return None,
             (true, RemoteMemory::Device(window)) => Some(Memory::Device(window.clone())),
+            (true, _) => Some(memory.clone()),
             (false, RemoteMemory::Device(_)) => return None,
-            (false, RemoteMemory::Staged(_)) => local.device().map(|_| local.clone()),
-            (false, _) if local.device().is_none() => return None,
-            _ => Some(local.clone()),
+            (false, _) => {
+                Some(memory.clone()).filter(|memory| memory.device().is_some() && inner.reaches_device(local).is_err())
+            }
         };
+        if device.is_none() && !matches!(remote, RemoteMemory::Staged(_)) {
+            return None;
+        }
         let pair = Pair {
             is_synchronous: false,
             is_ordered: false,
@@ -163,7 +168,7 @@ impl Staging {
     }
 
     /// How a peer is told of a device's memory, with the slots through which it gets there.
-    fn export(&self, inner: &dyn Registrar, region: &Arc<Region>) -> Result<Exported, String> {
+    fn export(&self, inner: &dyn Registrar, region: &Arc<Region>, not_reached: &str) -> Result<Exported, String> {
         if region.rights() == Rights::NONE {
             return Err("the region gives no rights to peers".to_owned());
         }
@@ -175,7 +180,7 @@ impl Staging {
                 exported.push((direction, slots.key, &slots.region, inner.export(&slots.region)));
             }
         }
-        Ok(path::encode(exported))
+        Ok(path::encode(not_reached, exported))
     }
 
     /// The memory that a copy of a peer's names, if the peer may do that to it.
@@ -302,10 +307,11 @@ impl StagedRegistrar {
 
 impl Registrar for StagedRegistrar {
     fn export(&self, region: &Arc<Region>) -> Exported {
-        if region.host().is_some() || self.inner.reaches_devices() {
+        if region.host().is_some() {
             return self.inner.export(region);
         }
-        self.staging.export(&*self.inner, region).unwrap_or_else(|why| {
+        let Err(not_reached) = self.inner.reaches_device(region) else { return self.inner.export(region) };
+        self.staging.export(&*self.inner, region, &not_reached).unwrap_or_else(|why| {
             tracing::warn!(region = region.label(), why, "memory of a device is not offered to a peer");
             Exported { access_blob: UNREACHED_DEVICE.to_vec(), ..Exported::default() }
         })
@@ -335,21 +341,25 @@ impl Registrar for StagedRegistrar {
     }
 
     fn reaches_devices(&self) -> bool {
-        true
+        self.inner.reaches_devices()
     }
 
-    fn pair(&self, caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Result<Pair, ImportError> {
+    fn reaches_device(&self, region: &Arc<Region>) -> Result<(), String> {
+        let reached = self.inner.reaches_device(region);
+        if self.staging.devices.is_some() { Ok(()) } else { reached }
+    }
+
+    fn pair(&self, caps: &Caps, local: &Arc<Region>, remote: &RemoteMemory) -> Result<Pair, ImportError> {
         let staged = self.staging.pair(&*self.inner, caps, local, remote);
         staged.unwrap_or_else(|| self.inner.pair(caps, local, remote))
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
         match path::parse(region.access_blob) {
-            Some(_) => AccessPath {
-                name: AccessPath::STAGED,
-                reason: "memory of a device, through pinned memory of its engine: this transport moves host memory"
-                    .to_owned(),
-            },
+            Some(path) => {
+                let reason = format!("memory of a device, through pinned memory of its engine: {}", path.not_reached);
+                AccessPath { name: AccessPath::STAGED, reason }
+            }
             None => self.inner.access_path(region),
         }
     }

@@ -1,7 +1,7 @@
 //! How a peer is told of a device's memory that is reached through slots.
 //!
 //! ```text
-//! "staged" version u8 | for each direction that peers have a right to:
+//! "staged" version u8 | bytes u16 | why nothing else reaches it | for each direction that peers have a right to:
 //!     direction u8 | has a descriptor u8 | path bytes u16 | region u32 | generation u32 | base u64 | bytes u64 | the slots' own path
 //! ```
 
@@ -13,6 +13,7 @@ use crate::link::{AdvertisedRegion, Exported, ImportError};
 
 const MARK: &[u8] = b"staged\x01";
 const HEAD_BYTES: usize = 28;
+const WHY_BYTES_MAX: usize = 300;
 
 /// What a path says of slots.
 pub(super) struct ToldSlots<'a> {
@@ -32,16 +33,22 @@ impl<'a> ToldSlots<'a> {
     }
 }
 
-pub(super) struct StagedPath<'a>(&'a [u8]);
+pub(super) struct StagedPath<'a> {
+    /// Why the transport does not reach it itself, in words.
+    pub(super) not_reached: std::borrow::Cow<'a, str>,
+    slots: &'a [u8],
+}
 
 pub(super) fn parse(path: &[u8]) -> Option<StagedPath<'_>> {
-    path.strip_prefix(MARK).map(StagedPath)
+    let (bytes, rest) = path.strip_prefix(MARK)?.split_first_chunk()?;
+    let (not_reached, slots) = rest.split_at_checked(u16::from_le_bytes(*bytes).into())?;
+    Some(StagedPath { not_reached: String::from_utf8_lossy(not_reached), slots })
 }
 
 impl<'a> StagedPath<'a> {
     /// The slots, and whether a descriptor came for each.
     pub(super) fn slots(self) -> impl Iterator<Item = Result<(ToldSlots<'a>, bool), ImportError>> {
-        let mut rest = self.0;
+        let mut rest = self.slots;
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
@@ -76,8 +83,14 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<(ToldSlots<'a>, bool)> {
 }
 
 /// The path over these slots.
-pub(super) fn encode(slots: Vec<(Direction, RegionKey, &std::sync::Arc<Region>, Exported)>) -> Exported {
+pub(super) fn encode(
+    not_reached: &str,
+    slots: Vec<(Direction, RegionKey, &std::sync::Arc<Region>, Exported)>,
+) -> Exported {
+    let not_reached = &not_reached[..not_reached.floor_char_boundary(WHY_BYTES_MAX)];
     let (mut path, mut fds) = (MARK.to_vec(), Vec::new());
+    path.extend((not_reached.len() as u16).to_le_bytes());
+    path.extend(not_reached.as_bytes());
     for (direction, key, region, exported) in slots {
         path.extend([direction as u8, u8::from(exported.fd.is_some())]);
         path.extend((exported.access_blob.len() as u16).to_le_bytes());
@@ -101,9 +114,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_slots_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
-            let path = [MARK, &bytes].concat();
+            let path = [MARK, &[0, 0], &bytes].concat();
             let told: Vec<_> = parse(&path).unwrap().slots().collect();
             prop_assert!(told.len() <= bytes.len());
+            let _ = parse(&[MARK, &bytes].concat());
             prop_assert!(told.iter().rev().skip(1).all(Result::is_ok), "nothing follows an error");
         }
     }
