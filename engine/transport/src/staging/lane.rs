@@ -11,7 +11,7 @@ use penstock_memory::Memory;
 use penstock_ring::ReadyBits;
 
 use super::op::{Hop, OpOf, StagedOp};
-use super::peer::{DIRECTIONS, Granted, Grants};
+use super::peer::{DIRECTIONS, GrantedTo, Grants};
 use super::slots::{IsOver, SLOT_BYTES, StagingSlot};
 use super::talk::put_heard;
 use super::{StagedSession, is_staged_within};
@@ -57,7 +57,7 @@ pub(super) struct StagedLane {
     pub(super) slots: [usize; 2],
     /// The peer's that it has, and this side's that the peer has.
     pub(super) grants: [Grants; 2],
-    pub(super) granted: [Granted; 2],
+    pub(super) granted: Vec<GrantedTo>,
     /// Those that are being granted.
     pub(super) fresh: Vec<StagingSlot>,
     pub(super) answers: Vec<Answer>,
@@ -133,7 +133,7 @@ impl StagedLane {
             free: Vec::new(),
             slots: [0; 2],
             grants: Default::default(),
-            granted: Default::default(),
+            granted: Vec::new(),
             fresh: Vec::new(),
             answers: Vec::new(),
             lists: Vec::new(),
@@ -146,7 +146,7 @@ impl StagedLane {
         }
     }
 
-    fn segments(&self) -> &EngineSegments {
+    pub(super) fn segments(&self) -> &EngineSegments {
         &self.session.staging.segments
     }
 
@@ -164,7 +164,7 @@ impl StagedLane {
             && self.heard.is_empty()
             && self.answers.is_empty()
             && self.grants.iter().all(Grants::is_at_rest)
-            && self.granted.iter().all(|granted| granted.lacks().is_none())
+            && self.granted.iter().flat_map(|granted| &granted.slots).all(|granted| granted.lacks() == 0)
             && !self.session.has_mail(self.worker)
     }
 
@@ -348,9 +348,11 @@ impl StagedLane {
                     None => {}
                 }
             }
-            OpOf::Peer { .. } => {
+            OpOf::Peer { worker, .. } => {
                 let of_peer = if direction == Direction::Read { Direction::Write } else { Direction::Read };
-                slot.into_iter().for_each(|slot| self.granted[of_peer as usize].put(slot));
+                if let (Some(granted), Some(slot)) = (self.granted_to(worker), slot) {
+                    granted.slots[of_peer as usize].put(slot);
+                }
             }
         }
         spans.clear();
@@ -583,7 +585,8 @@ impl Drop for StagedLane {
         }
         for direction in DIRECTIONS {
             if let Some(slots) = self.session.staging.for_peers(direction) {
-                slots.leave(self.granted[direction as usize].leave(), &self.is_over);
+                let granted = self.granted.iter_mut().flat_map(|granted| granted.slots[direction as usize].leave());
+                slots.leave(granted, &self.is_over);
             }
         }
     }

@@ -88,27 +88,35 @@ impl Grants {
     }
 }
 
-/// This side's slots that a lane's peer has, of one direction.
+/// This side's slots that one worker of the peer has, by direction.
+pub(super) struct GrantedTo {
+    pub(super) worker: u16,
+    pub(super) slots: [Granted; 2],
+}
+
+/// Those of one direction.
 #[derive(Default)]
 pub(super) struct Granted {
     /// By its number: the slot, unless it is in an operation.
     slots: Vec<Option<StagingSlot>>,
     has: usize,
-    /// How many the peer has ever asked for, for which of its workers, and how many it ever got.
+    /// How many it has ever asked for, and ever got.
     asked: u64,
     given: u64,
-    pub(super) worker: u16,
 }
 
 impl Granted {
-    pub(super) fn want(&mut self, worker: u16, asked: u64) {
-        (self.worker, self.asked) = (worker, self.asked.max(asked));
+    pub(super) fn want(&mut self, asked: u64) {
+        self.asked = self.asked.max(asked);
     }
 
-    /// How many it has, and how many more it is to have, if any.
-    pub(super) fn lacks(&self) -> Option<(usize, usize)> {
-        let lacks = (self.asked - self.given).min((WANTED_MAX - self.has) as u64) as usize;
-        (lacks > 0).then_some((self.has, lacks))
+    pub(super) fn has(&self) -> usize {
+        self.has
+    }
+
+    /// How many more it is to have.
+    pub(super) fn lacks(&self) -> usize {
+        (self.asked - self.given).min((WANTED_MAX - self.has) as u64) as usize
     }
 
     pub(super) fn add(&mut self, slot: StagingSlot) {
@@ -183,9 +191,9 @@ mod tests {
     #[test]
     fn a_peer_gets_what_it_has_ever_asked_for_in_whichever_order_it_is_heard() {
         let mut granted = Granted::default();
-        granted.want(4, 2);
-        granted.want(4, 1);
-        assert_eq!((granted.lacks(), granted.worker), (Some((0, 2)), 4));
+        granted.want(2);
+        granted.want(1);
+        assert_eq!((granted.has(), granted.lacks()), (0, 2));
         assert!(!granted.given_back([0].into_iter()), "it has none");
         assert!(granted.take(7).is_none());
     }

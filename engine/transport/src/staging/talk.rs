@@ -10,7 +10,7 @@ use penstock_memory::copy::hint_for;
 use super::lane::{MESSAGE, PLACE_BITS, StagedLane};
 use super::message::{self, ANSWERS_MAX, CopyRequest, StagingMessage, Workers};
 use super::op::{Hop, OpOf, StagedOp};
-use super::peer::DIRECTIONS;
+use super::peer::{DIRECTIONS, GrantedTo};
 use super::slots::{SLOT_BYTES, StagingSlot};
 use crate::lane::{LaneEvents, LaneFault, Note, NotifyRequest, PostError, Revisions};
 
@@ -106,25 +106,47 @@ impl StagedLane {
 
     /// Grants the peer slots that it lacks, as far as there are any.
     fn grant(&mut self, direction: Direction) -> Result<bool, LaneFault> {
-        let granted = &self.granted[direction as usize];
-        let (Some((has, lacks)), Some(slots)) = (granted.lacks(), self.session.staging.for_peers(direction)) else {
-            return Ok(false);
-        };
-        let who = (self.worker, self.session.peer_index);
-        self.fresh.extend((0..lacks).map_while(|step| slots.take(who, has + step)));
-        if self.fresh.is_empty() {
-            return Ok(false);
+        let (who, mut any) = ((self.worker, self.session.peer_index), false);
+        for place in 0..self.granted.len() {
+            let slots = |granted: &GrantedTo| granted.slots[direction as usize].has();
+            let has: usize = self.granted.iter().map(slots).sum();
+            let GrantedTo { worker, slots } = &self.granted[place];
+            let lacks = slots[direction as usize].lacks();
+            let Some(slots) = self.session.staging.for_peers(direction).filter(|_| lacks > 0) else { continue };
+            self.fresh.extend((0..lacks).map_while(|step| slots.take(who, has + step)));
+            if self.fresh.is_empty() {
+                continue;
+            }
+            let workers = Workers { to: *worker, from: self.worker as u16 };
+            message::put_granted(&mut self.message, workers, direction, self.fresh.iter().map(StagingSlot::place));
+            let is_said = self.say_now()?;
+            let mut fresh = mem::take(&mut self.fresh);
+            match is_said {
+                true => fresh.drain(..).for_each(|slot| self.granted[place].slots[direction as usize].add(slot)),
+                false => fresh.clear(),
+            }
+            self.fresh = fresh;
+            any |= is_said;
         }
-        let workers = Workers { to: granted.worker, from: self.worker as u16 };
-        message::put_granted(&mut self.message, workers, direction, self.fresh.iter().map(StagingSlot::place));
-        let is_said = self.say_now()?;
-        let mut fresh = mem::take(&mut self.fresh);
-        match is_said {
-            true => fresh.drain(..).for_each(|slot| self.granted[direction as usize].add(slot)),
-            false => fresh.clear(),
+        Ok(any)
+    }
+
+    /// What that worker of the peer was granted, if it has ever asked.
+    pub(super) fn granted_to(&mut self, worker: u16) -> Option<&mut GrantedTo> {
+        self.granted.iter_mut().find(|granted| granted.worker == worker)
+    }
+
+    /// A worker of the peer that this one serves asks for slots.
+    fn want(&mut self, worker: u16, direction: Direction, asked: u64) -> Result<(), LaneFault> {
+        let is_ours = usize::from(worker) % self.segments().workers() == self.worker;
+        if !is_ours || usize::from(worker) >= self.session.peer_workers {
+            return Err(CORRUPT);
         }
-        self.fresh = fresh;
-        Ok(is_said)
+        if self.granted_to(worker).is_none() {
+            self.granted.push(GrantedTo { worker, slots: Default::default() });
+        }
+        self.granted_to(worker).ok_or(CORRUPT)?.slots[direction as usize].want(asked);
+        Ok(())
     }
 
     /// Takes in what the peer's lanes have said, and passes on what is another lane's.
@@ -142,7 +164,7 @@ impl StagedLane {
             }
             match said {
                 StagingMessage::Want { direction, asked } => {
-                    self.granted[direction as usize].want(workers.from, asked);
+                    self.want(workers.from, direction, asked)?;
                 }
                 StagingMessage::Granted { direction, slots } => {
                     if !self.grants[direction as usize].granted(slots.iter()) {
@@ -150,7 +172,8 @@ impl StagedLane {
                     }
                 }
                 StagingMessage::GivenBack { direction, slots } => {
-                    if !self.granted[direction as usize].given_back(slots.iter()) {
+                    let granted = self.granted_to(workers.from).ok_or(CORRUPT)?;
+                    if !granted.slots[direction as usize].given_back(slots.iter()) {
                         return Err(CORRUPT);
                     }
                 }
@@ -193,17 +216,18 @@ impl StagedLane {
         if !is_sound || copy.revision > self.view().revision() {
             return Err(CORRUPT);
         }
-        let granted = &mut self.granted[copy.direction as usize];
+        let (session, has_devices) = (Arc::clone(&self.session), self.devices.is_some());
+        let granted = &mut self.granted_to(worker).ok_or(CORRUPT)?.slots[copy.direction as usize];
         let slot = granted.take(copy.slot).ok_or(CORRUPT)?;
-        let local = match self.session.staging.admit(copy) {
-            Ok(local) if self.devices.is_some() => local,
+        let local = match session.staging.admit(copy) {
+            Ok(local) if has_devices => local,
             refused => {
                 granted.put(slot);
                 self.answers.push((worker, copy.number, Err(refused.err().unwrap_or(Cause::NoPath))));
                 return Ok(());
             }
         };
-        let Some(slots) = self.session.staging.for_peers(copy.direction).map(Arc::clone) else { return Err(CORRUPT) };
+        let Some(slots) = session.staging.for_peers(copy.direction).map(Arc::clone) else { return Err(CORRUPT) };
         let place = self.place();
         let mut spans = self.lists.pop().unwrap_or_else(|| Vec::with_capacity(SPANS_PER_POST));
         spans.extend(copy.extents().map(|(offset, len)| Span { local: offset, remote: 0, len }));

@@ -105,6 +105,12 @@ fn few_slots(mut config: Config) -> Config {
     config
 }
 
+/// So many here and there: lanes of one worker have to do with several of the other side.
+fn workers(mut config: Config, [near, far]: [usize; 2]) -> Config {
+    config.workers.count = if config.engine.name.as_deref() == Some("near") { near } else { far };
+    config
+}
+
 fn wait_until(mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -118,7 +124,12 @@ pub(crate) fn both_directions() {
     let spans: Vec<Span> =
         (0..700).map(|at| Span { local: at * 6000 + 7, remote: (699 - at) * 6000 + 13, len: 1 + at * 8 }).collect();
     let moved_bytes: u64 = spans.iter().map(|span| span.len).sum();
-    let settings = [few_slots as fn(Config) -> Config, |config| config];
+    let settings = [
+        few_slots as fn(Config) -> Config,
+        |config| config,
+        |config| workers(config, [1, 3]),
+        |config| workers(config, [2, 1]),
+    ];
     let each = || KINDS.into_iter().flat_map(|kinds| settings.map(|configured| (kinds, configured)));
     for (transport, (kinds, configured)) in
         OVER.into_iter().flat_map(|transport| each().map(move |each| (transport, each)))
