@@ -2,6 +2,7 @@
 //!
 //! Each test runs in a process of its own, since a driver is opened and started once: this program again, told which test.
 
+mod apart;
 mod card;
 mod counted;
 mod engines;
@@ -525,6 +526,11 @@ on_stand_in! { ordered:
     stand_in_a_lost_card_ends_copies_behind_a_stream: lost, "seed=38";
     stand_in_what_is_staged_begins_behind_a_program_s_stream: staged, "seed=39";
     stand_in_an_order_costs_no_allocation: without_allocations, "seed=40";
+}
+
+on_stand_in! { apart:
+    stand_in_owners_of_device_memory_end_or_stop_under_what_is_staged: owners_end_or_stop, "seed=41";
+    stand_in_who_uses_device_memory_of_a_peer_ends_or_stops: initiators_end_or_stop, "seed=42";
 }
 
 on_stand_in! { staged:

@@ -16,7 +16,7 @@ pub(crate) const OVER: [TransportName; 3] = [TransportName::Shm, TransportName::
 
 /// Where the memory of a side is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Device,
     Host,
 }
@@ -27,13 +27,13 @@ type Kinds = (Kind, Kind);
 
 const KINDS: [Kinds; 3] = [(Device, Host), (Host, Device), (Device, Device)];
 
-enum Side {
+pub(crate) enum Side {
     Device(Buffer, LocalRegion<SystemEnv>),
     Host(Pool<SystemEnv>),
 }
 
 impl Side {
-    fn new(kind: Kind, engine: &Engine<SystemEnv>, label: &str, bytes: u64) -> Self {
+    pub(crate) fn new(kind: Kind, engine: &Engine<SystemEnv>, label: &str, bytes: u64) -> Self {
         match kind {
             Device => {
                 let buffer = Buffer::new(bytes);
@@ -44,21 +44,21 @@ impl Side {
         }
     }
 
-    fn region(&self) -> &LocalRegion<SystemEnv> {
+    pub(crate) fn region(&self) -> &LocalRegion<SystemEnv> {
         match self {
             Self::Device(_, region) => region,
             Self::Host(pool) => pool,
         }
     }
 
-    fn write(&self, bytes: &[u8]) {
+    pub(crate) fn write(&self, bytes: &[u8]) {
         match self {
             Self::Device(buffer, _) => buffer.write(bytes),
             Self::Host(pool) => pool.window().write_from(0, bytes).unwrap(),
         }
     }
 
-    fn read(&self) -> Vec<u8> {
+    pub(crate) fn read(&self) -> Vec<u8> {
         match self {
             Self::Device(buffer, _) => buffer.read(),
             Self::Host(pool) => {
@@ -100,7 +100,7 @@ impl Stage {
     }
 }
 
-fn few_slots(mut config: Config) -> Config {
+pub(crate) fn few_slots(mut config: Config) -> Config {
     config.device.staging_bytes = 1 << 20;
     config
 }
@@ -111,7 +111,7 @@ fn workers(mut config: Config, [near, far]: [usize; 2]) -> Config {
     config
 }
 
-fn wait_until(mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end);
