@@ -314,6 +314,11 @@ functions! {
             kind: CUmemRangeHandleType,
             flags: u64,
         );
+        6000 fn cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
+        11030 fn cuFlushGPUDirectRDMAWrites(
+            target: CUflushGPUDirectRDMAWritesTarget,
+            scope: CUflushGPUDirectRDMAWritesScope,
+        );
     }
 }
 

@@ -35,6 +35,10 @@ pub(crate) struct Range {
     pub(crate) handle: Option<u64>,
     /// The number of its device.
     pub(crate) ordinal: u32,
+    /// That file, of memory that is not of a handle.
+    pub(crate) file: Option<OwnedFd>,
+    /// `SYNC_MEMOPS`, as it was set.
+    pub(crate) sync_memops: bool,
 }
 
 /// Memory that was made or imported by itself, for as long as it is held or mapped.

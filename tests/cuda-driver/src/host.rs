@@ -137,7 +137,16 @@ fn register(address: u64, bytes: u64, number: u64, is_read_only: bool) -> Result
     let id = state.fresh_id();
     state.host.insert(
         address,
-        Range { bytes, id, number, rights: if is_read_only { 1 } else { 3 }, handle: None, ordinal: current_ordinal() },
+        Range {
+            bytes,
+            id,
+            number,
+            rights: if is_read_only { 1 } else { 3 },
+            handle: None,
+            ordinal: current_ordinal(),
+            file: None,
+            sync_memops: false,
+        },
     );
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! - [`table`]: its functions by name and version
 //! - [`start`]: starting, and devices; [`context`]: contexts, and what a thread has current
 //! - [`memory`]: device memory, and what is known of a pointer; [`vmm`]: device memory that is made, mapped and passed on by itself
+//! - [`gpudirect`]: memory that cards of others reach, and the order of what they write
 //! - [`host`]: host memory that the card may reach
 //! - [`stream`]: what is to be done with it; [`batch`]: many copies at once; [`event`]: places in streams, and streams that are captured
 //! - [`forbidden`]: calls that Penstock makes nowhere, which are counted
@@ -18,6 +19,7 @@ mod card;
 mod context;
 mod event;
 mod forbidden;
+mod gpudirect;
 mod host;
 mod memory;
 pub mod model;

@@ -26,7 +26,7 @@ fn allocate(bytes: u64) -> Result<u64, u32> {
     let client = client()?;
     let whole = bytes.checked_next_multiple_of(GRANULARITY).filter(|&whole| whole > 0).ok_or(status::INVALID_VALUE)?;
     let mut state = client.lock();
-    let (_, number) = make(client, whole)?;
+    let (file, number) = make(client, whole)?;
     let freed = state.freed.iter().rposition(|&(_, bytes)| bytes == whole);
     let address = match freed {
         Some(place) => state.freed.swap_remove(place).0,
@@ -34,7 +34,9 @@ fn allocate(bytes: u64) -> Result<u64, u32> {
     };
     client.tell(Kind::Map, [address, number, 0, 0], None)?;
     let id = state.fresh_id();
-    state.device.insert(address, Range { bytes, id, number, rights: 3, handle: None, ordinal: current_ordinal() });
+    let (ordinal, file) = (current_ordinal(), Some(file));
+    let range = Range { bytes, id, number, rights: 3, handle: None, ordinal, file, sync_memops: false };
+    state.device.insert(address, range);
     Ok(address)
 }
 
@@ -214,6 +216,7 @@ fn attribute_of(state: &State, attribute: c_uint, address: u64) -> Option<u64> {
         2 => 1,
         3 => return (range.rights != 0).then_some(address), // DEVICE_POINTER
         4 => return device.is_none().then_some(address),    // HOST_POINTER
+        6 => u64::from(range.sync_memops),                  // SYNC_MEMOPS
         7 => range.id,                                      // BUFFER_ID
         9 => u64::from(range.ordinal),                      // DEVICE_ORDINAL
         10 => u64::from(is_allocation),                     // IS_LEGACY_CUDA_IPC_CAPABLE

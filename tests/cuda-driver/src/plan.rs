@@ -26,9 +26,11 @@ pub(crate) struct Plan {
     pub(crate) lost_after: u64,
     /// `events-late`: microseconds that an event comes after what was to be done before it. Its stream is not done before either.
     pub(crate) events_late: u64,
+    /// `writes-ordering`: who sees what cards have written without a flush, as the driver numbers it. 100: its owner, as on an H200.
+    pub(crate) writes_ordering: i32,
     /// Functions that it does not have.
     pub(crate) lacks: Vec<String>,
-    /// What its devices cannot: `vmm`, `descriptors`, `ipc`, `gpudirect`, `dma-buf`, or `compute`, where nobody may use them.
+    /// What its devices cannot: `vmm`, `descriptors`, `ipc`, `gpudirect`, `dma-buf`, `flush`, or `compute`, where nobody may use them.
     pub(crate) without: Vec<String>,
 }
 
@@ -46,6 +48,7 @@ impl Plan {
             memory_fails: 0,
             lost_after: 0,
             events_late: 0,
+            writes_ordering: 100,
             lacks: Vec::new(),
             without: Vec::new(),
         };
@@ -64,6 +67,7 @@ impl Plan {
                 "memory-fails" => plan.memory_fails = value.parse().unwrap_or_default(),
                 "lost-after" => plan.lost_after = value.parse().unwrap_or_default(),
                 "events-late" => plan.events_late = value.parse().unwrap_or_default(),
+                "writes-ordering" => plan.writes_ordering = number() as i32,
                 "lacks" => plan.lacks = list(),
                 "without" => plan.without = list(),
                 _ => {}

@@ -1,7 +1,7 @@
 //! Starting, and devices.
 #![allow(non_snake_case, reason = "the driver's names")]
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::plan::plan;
@@ -165,24 +165,12 @@ pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(place: *mut c_int, attribut
         102 => can("vmm"),              // VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
         103 => can("descriptors"),      // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         110 | 116 => can("gpudirect"),  // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, GPU_DIRECT_RDMA_SUPPORTED
+        117 => can("flush"),            // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: the host
+        118 => plan().writes_ordering,  // GPU_DIRECT_RDMA_WRITES_ORDERING
         124 => can("dma-buf"),          // DMA_BUF_SUPPORTED
         125 => can("ipc"),              // IPC_EVENT_SUPPORTED
         _ => 0,
     };
     // SAFETY: as above.
     unsafe { answer(place, device(number).map(|_| value)) }
-}
-
-/// No memory here is passed on as a dma-buf yet.
-///
-/// # Safety
-/// As the driver's manual says.
-pub(crate) unsafe extern "C" fn cuMemGetHandleForAddressRange(
-    _place: *mut c_void,
-    _address: u64,
-    _bytes: usize,
-    _kind: c_uint,
-    _flags: u64,
-) -> u32 {
-    if is_started() { status::INVALID_VALUE } else { status::NOT_INITIALIZED }
 }

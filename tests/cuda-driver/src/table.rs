@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::plan::plan;
-use crate::{batch, context, event, forbidden, host, memory, start, stream, vmm};
+use crate::{batch, context, event, forbidden, gpudirect, host, memory, start, stream, vmm};
 
 /// Why there is no such function, as the driver numbers it.
 #[derive(Debug, Clone, Copy)]
@@ -93,7 +93,9 @@ pub(crate) fn find(name: &str, version: i32) -> Result<*mut c_void, Lacking> {
         11000 vmm::cuMemRetainAllocationHandle;
         10020 vmm::cuMemExportToShareableHandle;
         10020 vmm::cuMemImportFromShareableHandle;
-        11070 start::cuMemGetHandleForAddressRange;
+        11070 gpudirect::cuMemGetHandleForAddressRange;
+        6000 gpudirect::cuPointerSetAttribute;
+        11030 gpudirect::cuFlushGPUDirectRDMAWrites;
         12080 batch::cuMemcpyBatchAsync;
         13000 batch::cuMemcpyBatchAsync_v2;
     };

@@ -189,7 +189,8 @@ pub(crate) unsafe extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usi
         client.tell(Kind::Map, [address, number, 0, 0], None)?;
         state.handle(handle)?.mappings += 1;
         let id = state.fresh_id();
-        state.device.insert(address, Range { bytes, id, number, rights: 0, handle: Some(handle), ordinal });
+        let (handle, file) = (Some(handle), None);
+        state.device.insert(address, Range { bytes, id, number, rights: 0, handle, ordinal, file, sync_memops: false });
         Ok(())
     }))
 }

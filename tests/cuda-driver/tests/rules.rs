@@ -284,6 +284,9 @@ rules! {
     queues::vmm::descriptors, stand_in_descriptors, a_driver_descriptors;
     queues::batch::batches, stand_in_batches, a_driver_batches;
     queues::batch::refusals, stand_in_batch_refusals, a_driver_batch_refusals;
+    queues::gpudirect::dma_bufs, stand_in_dma_bufs, a_driver_dma_bufs;
+    queues::gpudirect::sync_memops, stand_in_sync_memops, a_driver_sync_memops;
+    queues::gpudirect::flushes, stand_in_flushes, a_driver_flushes;
     queues::vmm::without_a_context, stand_in_vmm_without_a_context, a_driver_vmm_without_a_context;
 }
 

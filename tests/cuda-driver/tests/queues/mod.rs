@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod failures;
 pub(crate) mod forbidden;
+pub(crate) mod gpudirect;
 pub(crate) mod order;
 pub(crate) mod vmm;
 
