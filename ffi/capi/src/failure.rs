@@ -198,6 +198,7 @@ fn of_device(error: &CudaError) -> penstock_status {
         E::NoSuchStream { .. } | E::Captured { .. } => PENSTOCK_INVALID_ARGUMENT,
         E::NoAccess { .. } => PENSTOCK_NO_RIGHT,
         E::Words { .. } | E::OutOfMemory { .. } | E::DeviceFull { .. } => PENSTOCK_NO_MEMORY,
+        E::NoGpuDirect { .. } | E::NoFlush { .. } => PENSTOCK_NO_PATH,
         E::Call { .. } => PENSTOCK_DEVICE_FAILED,
     }
 }

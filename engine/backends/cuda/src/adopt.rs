@@ -75,6 +75,11 @@ impl Adopted {
     pub(crate) fn is_there(&self) -> bool {
         self.mappings.iter().all(|&(at, buffer)| ask(self.cuda, at).is_ok_and(|known| known.buffer == buffer))
     }
+
+    /// An address in each of its mappings.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.mappings.iter().map(|&(at, _)| at)
+    }
 }
 
 /// What the driver knows of an address.

@@ -8,6 +8,9 @@ use penstock_memory::DeviceId;
 use crate::driver::Cuda;
 use crate::error::{CudaError, check};
 
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST`.
+const FLUSH_BY_HOST: u32 = 1;
+
 /// A device, as this process has it.
 #[derive(Debug, Clone)]
 pub struct Device {
@@ -43,6 +46,10 @@ pub struct DeviceAttr {
     pub dma_buf: bool,
     /// Whether RDMA cards can reach its memory at all.
     pub gpudirect: bool,
+    /// Who sees what a card has written once its completion was seen, without a flush: 0 nobody, 100 the device, 200 all devices.
+    pub card_writes_ordering: u32,
+    /// Whether the host can have the device see what cards have written.
+    pub host_flushes_card_writes: bool,
     /// Whether it is shared with others by time only, alone, or not to be used: the driver's compute mode.
     pub compute_mode: u32,
 }
@@ -89,6 +96,9 @@ impl Device {
             legacy_ipc: can(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED),
             dma_buf: can(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED),
             gpudirect: can(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
+            card_writes_ordering: number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
+            host_flushes_card_writes: number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) & FLUSH_BY_HOST
+                != 0,
             compute_mode: number(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE),
         };
         Ok(Self { ordinal, id: DeviceId(uuid.bytes.map(|byte| byte as u8)), attr })

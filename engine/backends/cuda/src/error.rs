@@ -63,6 +63,13 @@ pub enum CudaError {
         "the host memory at {base:#x} is not a pool's, and devices copy to and from pools only: make it with `Engine::pool`"
     )]
     NotOurs { base: u64 },
+    #[error("{device} cannot be reached by RDMA cards (GPUDirect RDMA): its bytes go through host memory")]
+    NoGpuDirect { device: DeviceId },
+    /// A peer would be told of bytes that the device does not see yet.
+    #[error(
+        "{device} does not say when it sees what RDMA cards have written, and its driver cannot have it look: its bytes go through host memory"
+    )]
+    NoFlush { device: DeviceId },
     /// The driver has a function that is needed in no version.
     #[error("{0}: install a newer driver")]
     Lacks(#[from] Lacking),

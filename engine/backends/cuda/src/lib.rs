@@ -7,6 +7,7 @@
 //! - [`allocate`](mod@allocate): device memory that is allocated here
 //! - `context`: being in a device's context for a call; `pinned`: host memory that devices may reach
 //! - [`order`]: copies behind what a program's streams have
+//! - `gpudirect`: memory that RDMA cards reach by themselves
 //! - [`service`]: what lanes are given; `hub`: one worker's copies; `queue`: those of one device in one direction; `bell`: what wakes a worker
 //! - [`error`]: what can go wrong, and the mend
 
@@ -17,6 +18,7 @@ mod context;
 pub mod device;
 pub mod driver;
 pub mod error;
+mod gpudirect;
 mod hub;
 pub mod order;
 mod pinned;

@@ -44,6 +44,8 @@ pub unsafe fn order_behind(device: DeviceId, stream: u64) -> Result<(), CudaErro
 pub(crate) struct CopyOrder {
     /// How often it was extended.
     extended: AtomicU64,
+    /// How often it was when all of it had come.
+    passed: AtomicU64,
     streams: OnceLock<OrderStream>,
     /// Held while it is extended.
     lock: Mutex<()>,
@@ -128,6 +130,29 @@ impl CopyOrder {
         }
         self.extended.fetch_add(1, Ordering::Release); // SYNC copy-order: pairs with put_before()'s Acquire
         Ok(())
+    }
+
+    /// Whether the streams have done what they had.
+    pub(crate) fn has_passed(&self, context: &Context) -> Result<bool, CudaError> {
+        // SYNC copy-order: pairs with extend()'s Release, as in put_before().
+        let extended = self.extended.load(Ordering::Acquire);
+        // SYNC order-passed: pairs with the Release below: what the streams had written before is seen.
+        if self.passed.load(Ordering::Acquire) >= extended {
+            return Ok(true);
+        }
+        let Some(own) = self.streams.get() else { return Ok(true) };
+        let entered = context.enter()?;
+        // An event that was recorded again meanwhile has come later, and so all the more of it.
+        // SAFETY: the event is there for as long as this.
+        match unsafe { entered.cuda.driver.cuEventQuery(own.end) } {
+            Status::NOT_READY => Ok(false),
+            status => {
+                check("cuEventQuery", status)?;
+                // SYNC order-passed: pairs with the Acquire above.
+                self.passed.fetch_max(extended, Ordering::Release);
+                Ok(true)
+            }
+        }
     }
 }
 

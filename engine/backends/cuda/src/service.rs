@@ -6,13 +6,14 @@ use std::sync::Arc;
 use penstock_core::env::TransportEnv;
 use penstock_core::limits::UNITS_AT_ONCE;
 use penstock_cuda_sys::{Driver as CudaDriver, NotHere};
-use penstock_memory::Memory;
+use penstock_memory::{DeviceId, DeviceWindow, Memory};
 use penstock_transport::host::EngineSegments;
-use penstock_transport::{DeviceLane, Devices, Driver, ImportError, Pair};
+use penstock_transport::{CardAccess, DeviceLane, Devices, Driver, ImportError, Pair};
 
 use crate::context::Context;
 use crate::driver::Cuda;
 use crate::error::CudaError;
+use crate::gpudirect;
 use crate::hub::{Hub, HubDriver, HubLane};
 use crate::pinned::pin;
 
@@ -60,5 +61,21 @@ impl Devices for CudaDevices {
     fn driver(&self, worker: usize) -> io::Result<Box<dyn Driver>> {
         let ready = self.segments.mailbox.view().ready(worker);
         Ok(Box::new(HubDriver { hub: Arc::clone(&self.hubs[worker]), ready }))
+    }
+
+    fn share_with_cards(&self, memory: &DeviceWindow) -> Result<CardAccess, String> {
+        let cuda = Cuda::start().map_err(|error| error.to_string())?;
+        gpudirect::share_with_cards(cuda, memory).map_err(|error| error.to_string())
+    }
+
+    fn flush_card_writes(&self, device: DeviceId) -> Result<(), String> {
+        let cuda = Cuda::start().map_err(|error| error.to_string())?;
+        gpudirect::flush_card_writes(cuda, device).map_err(|error| error.to_string())
+    }
+
+    fn is_in_order(&self, device: DeviceId) -> bool {
+        let context = Cuda::start().and_then(|cuda| Context::of(cuda, device));
+        // A device that has failed is told by whoever uses it next.
+        context.and_then(|context| context.order.has_passed(&context)).unwrap_or(true)
     }
 }
