@@ -151,6 +151,7 @@ impl Channel {
             direction,
             local: (memory.base_address(), op.keys[place]),
             remote: (remote.iova, remote.rkeys[place]),
+            is_host: memory.host().is_some(),
         };
         let (count, bytes) = rail.move_spans(&ends, &op.spans);
         debug_assert_eq!((count, bytes), (op.spans.len(), op.bytes), "there was room for all of it");

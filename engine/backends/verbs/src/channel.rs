@@ -181,6 +181,7 @@ impl Channel {
             direction: batch.direction,
             local: (batch.local.base_address(), local),
             remote: (memory.iova, remote),
+            is_host: batch.local.host().is_some(),
         };
         let (count, bytes) = self.rails[rail].move_spans(&ends, spans);
         let id = self.ops.take_batch(batch, memory, local_keys, (count, bytes));

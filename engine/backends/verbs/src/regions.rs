@@ -92,7 +92,9 @@ impl Regions {
         {
             return Ok(keys);
         }
-        let Some(window) = region.host() else { return Err(AdapterError::DeviceMemory.into()) };
+        let Some(window) = region.host() else {
+            return Err(AdapterError::DeviceMemory { why: "no card is asked yet".to_owned() }.into());
+        };
         // Not under the lock: memory is pinned meanwhile, which may take long. Who comes second drops what it has made.
         let mut made = Vec::with_capacity(rails.len());
         for &adapter in rails {

@@ -15,6 +15,8 @@ pub(crate) struct Ends {
     pub(crate) local: (u64, u32),
     /// The address and the key of the peer's.
     pub(crate) remote: (u64, u32),
+    /// Whether a processor reads the local memory, so that few bytes go with their request.
+    pub(crate) is_host: bool,
 }
 
 /// Requests that wait for the doorbell, and their pieces.
@@ -61,7 +63,7 @@ impl PostingBatch {
         if let Some(last) = self.requests[first..].last_mut() {
             last.signalled = true;
         }
-        if ends.direction == Direction::Write {
+        if ends.direction == Direction::Write && ends.is_host {
             self.inline_from(first, attr.inline_max);
         }
         (taken, bytes, self.requests.len() - first)

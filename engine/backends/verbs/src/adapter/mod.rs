@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use penstock_memory::{MemoryError, Window};
+use penstock_memory::{DeviceWindow, MemoryError, Window};
 
 pub use cm::{ASKING_BYTES, CmConnect, CmError, Connected, TOKEN_BYTES, Token};
 
@@ -110,6 +110,15 @@ pub trait Registration: Send + Sync {
     fn manner(&self) -> &'static str;
 }
 
+/// By what an adapter gets at memory of a device.
+#[derive(Debug, Clone, Copy)]
+pub enum DeviceReach<'a> {
+    /// By a descriptor of the kernel's, in which the memory begins at `offset`. The descriptor may be closed once the memory is registered.
+    DmaBuf { descriptor: BorrowedFd<'a>, offset: u64 },
+    /// By its address, which a kernel module of the device's maker knows.
+    PeerMemory,
+}
+
 /// Why an adapter does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {
@@ -133,8 +142,9 @@ pub enum AdapterError {
         /// How much is wanted.
         wants: usize,
     },
-    #[error("cards do not reach device memory yet: copy through host memory")]
-    DeviceMemory,
+    /// No adapter is asked, or each of the ways to it is refused.
+    #[error("cards do not reach this memory of a device: {why}")]
+    DeviceMemory { why: String },
     /// Two queues have not met, or are together no more.
     #[error("{adapter} and {with}: {why}; {mend}", mend = .why.mend())]
     Cm {
@@ -167,6 +177,15 @@ pub trait Adapter: Send + Sync {
 
     /// Registers memory, which must stay mapped until the registration is dropped.
     fn register(&self, memory: &Window, access: AccessFlags) -> Result<Arc<dyn Registration>, AdapterError>;
+
+    /// Registers memory of a device, which requests name by the device's addresses. It is kept until the registration is dropped. Nothing of it is ever
+    /// posted inline, since no processor reads it.
+    fn register_device(
+        &self,
+        memory: &DeviceWindow,
+        by: DeviceReach<'_>,
+        access: AccessFlags,
+    ) -> Result<Arc<dyn Registration>, AdapterError>;
 
     /// One worker's CQ, with room for so many completions and receives.
     fn worker_cq(&self, completions: usize, receives: usize) -> Result<Box<dyn WorkerCq>, AdapterError>;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use penstock_memory::Window;
+use penstock_memory::{DeviceWindow, Window};
 use penstock_verbs_sys::Verbs;
 use penstock_verbs_sys::verbs::*;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -18,7 +18,7 @@ use super::open::Device;
 use super::queue::{DeviceQueue, INLINE_MAX, Posting, QueueShape};
 use super::seen::is_link_local;
 use super::status::refused;
-use crate::adapter::{AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, Registration, WorkerCq};
+use crate::adapter::{AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, DeviceReach, Registration, WorkerCq};
 
 /// Pieces of one request, at most. What the adapters of today take; more would only make the places of requests longer.
 const PIECES_MAX: u32 = 32;
@@ -158,20 +158,6 @@ impl DeviceAdapter {
             "posts {posting}, {domain}, {memory}, {sges_max} pieces a request, {inline_max} bytes inline, {reads_max} reads, packets of {mtu} bytes{meets}"
         )
     }
-
-    /// Registers `len` bytes at `offset` of memory that another device shares. Requests name its bytes by addresses from
-    /// `address` on.
-    pub fn register_dmabuf(
-        &self,
-        shared: BorrowedFd<'_>,
-        offset: u64,
-        len: usize,
-        address: u64,
-        access: AccessFlags,
-    ) -> Result<Arc<dyn Registration>, AdapterError> {
-        let Parts { device, registrations, .. } = &*self.parts;
-        Ok(Registered::dmabuf(device, registrations, shared, offset, len, address, access)?)
-    }
 }
 
 impl Parts {
@@ -213,6 +199,16 @@ impl Adapter for DeviceAdapter {
     fn register(&self, memory: &Window, access: AccessFlags) -> Result<Arc<dyn Registration>, AdapterError> {
         let Parts { device, registrations, manner, .. } = &*self.parts;
         Ok(Registered::window(device, registrations, memory, access, *manner)?)
+    }
+
+    fn register_device(
+        &self,
+        memory: &DeviceWindow,
+        by: DeviceReach<'_>,
+        access: AccessFlags,
+    ) -> Result<Arc<dyn Registration>, AdapterError> {
+        let Parts { device, registrations, .. } = &*self.parts;
+        Ok(Registered::device(device, registrations, memory, by, access)?)
     }
 
     fn worker_cq(&self, completions: usize, receives: usize) -> Result<Box<dyn WorkerCq>, AdapterError> {

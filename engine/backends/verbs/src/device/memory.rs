@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use penstock_memory::Window;
+use penstock_memory::{DeviceWindow, Window};
 use penstock_verbs_sys::verbs::*;
 
 use super::open::{Device, complain};
 use super::status::refused;
-use crate::adapter::{AccessFlags, AdapterError, Registration, Sge};
+use crate::adapter::{AccessFlags, AdapterError, DeviceReach, Registration, Sge};
 
 /// How memory is registered on an adapter.
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +41,8 @@ impl Registrations {
 enum What {
     /// Memory of this process, kept mapped.
     Window(Window),
-    /// Memory that another device shares.
-    Shared,
+    /// Memory of another device, kept.
+    Device { _memory: DeviceWindow },
 }
 
 pub(super) struct Registered {
@@ -96,39 +96,64 @@ impl Registered {
         Ok(Self::keep(device, registrations, region, What::Window(window.clone()), manner))
     }
 
-    /// Registers memory that another device shares; its bytes have the addresses from `address` on.
-    pub(super) fn dmabuf(
+    /// Registers memory of another device; its bytes have the addresses that they have for that.
+    pub(super) fn device(
         device: &Arc<Device>,
         registrations: &Arc<Registrations>,
-        shared: BorrowedFd<'_>,
-        offset: u64,
-        len: usize,
-        address: u64,
+        memory: &DeviceWindow,
+        by: DeviceReach<'_>,
         access: AccessFlags,
     ) -> Result<Arc<Self>, AdapterError> {
-        let call = "ibv_reg_dmabuf_mr";
-        // SAFETY: the domain stands. The device that shares the memory keeps it until the registration has ended, whatever
-        // becomes of the descriptor.
-        let registered = unsafe {
-            let descriptor = shared.as_raw_fd();
-            device.verbs.ibv_reg_dmabuf_mr(device.domain(), offset, len, address, descriptor, rights(access) as i32)
-        };
+        let (base, rights) = (memory.base_address(), rights(access));
+        let no_memory = || refused("a registration", &device.adapter, io::Error::from_raw_os_error(libc::EINVAL));
+        let len = usize::try_from(memory.len()).map_err(|_| no_memory())?;
         let not_here = |why: String, mend: &str| AdapterError::NotHere {
-            what: format!("a dma-buf on {}", device.adapter),
+            what: format!("memory of a device on {}", device.adapter),
             why,
             mend: mend.to_owned(),
         };
-        let region = registered.map_err(|missing| not_here(missing.to_string(), "install a newer libibverbs1"))?;
-        let Some(region) = NonNull::new(region) else {
+        // In relaxed order where the driver takes that, as memory of the host is. Messages on one queue, which say that bytes are there, come in order; when
+        // the device sees those bytes is for whoever says it.
+        let (call, region) = match by {
+            DeviceReach::DmaBuf { descriptor, offset } => {
+                let descriptor = descriptor.as_raw_fd();
+                let register = |rights: ibv_access_flags| {
+                    let rights = rights as i32;
+                    // SAFETY: the domain stands. The kernel keeps the memory until the registration has ended, whatever becomes of the descriptor.
+                    unsafe { device.verbs.ibv_reg_dmabuf_mr(device.domain(), offset, len, base, descriptor, rights) }
+                        .map_err(|missing| not_here(missing.to_string(), "install a newer libibverbs1"))
+                };
+                let relaxed = NonNull::new(register(rights | IBV_ACCESS_RELAXED_ORDERING)?);
+                let region = if relaxed.is_some() { relaxed } else { NonNull::new(register(rights)?) };
+                ("ibv_reg_dmabuf_mr", region)
+            }
+            DeviceReach::PeerMemory => {
+                let address = ptr::without_provenance_mut::<c_void>(base as usize);
+                // SAFETY: the address is looked up in the kernel, by the driver of the device whose memory it is; nobody reads there. The window, which
+                // this registration keeps, keeps the memory.
+                let register = |rights| unsafe { device.verbs.ibv_reg_mr(device.domain(), address, len, rights) };
+                let relaxed = NonNull::new(register(rights | IBV_ACCESS_RELAXED_ORDERING));
+                ("ibv_reg_mr", relaxed.or_else(|| NonNull::new(register(rights))))
+            }
+        };
+        let Some(region) = region else {
             let error = io::Error::last_os_error();
             return Err(match error.raw_os_error() {
                 Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT | libc::ENOTTY) => {
-                    not_here(format!("its driver takes none ({error})"), "copy by way of host memory")
+                    not_here(format!("its driver takes no dma-buf ({error})"), "its bytes go through host memory")
+                }
+                // An address that no module knows is one of this process, where nothing may be done.
+                Some(libc::EFAULT) if matches!(by, DeviceReach::PeerMemory) => {
+                    not_here(format!("no module knows its address ({error})"), "`modprobe nvidia-peermem`, as root")
                 }
                 _ => refused(call, &device.adapter, error),
             });
         };
-        Ok(Self::keep(device, registrations, region, What::Shared, "a dma-buf"))
+        let manner = match by {
+            DeviceReach::DmaBuf { .. } => "a dma-buf",
+            DeviceReach::PeerMemory => "peer memory",
+        };
+        Ok(Self::keep(device, registrations, region, What::Device { _memory: memory.clone() }, manner))
     }
 
     fn keep(

@@ -4,14 +4,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_memory::Window;
+use penstock_memory::{DeviceWindow, Window};
 use rustix::io::Errno;
 
 use super::cq::ModelCq;
+use super::memory::Registered;
 use super::world::{AdapterState, Sign};
 use super::{Hub, refused};
 use crate::adapter::{
-    AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, GidKind, Registration, WcStatus, WorkerCq,
+    AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, DeviceReach, GidKind, Registration, WcStatus, WorkerCq,
 };
 
 /// An adapter of a [`ModelNetwork`](super::ModelNetwork).
@@ -154,6 +155,17 @@ impl ModelAdapter {
         self.change(|adapter| adapter.refuse_registrations = count);
     }
 
+    /// Takes no dma-bufs from now on, as soft RoCE does not.
+    pub fn refuse_dma_bufs(&self) {
+        self.change(|adapter| adapter.refuses_dma_bufs = true);
+    }
+
+    /// Reaches memory of a device by its address from now on, as where a module of the kernel knows it. Here an address means nothing but to this
+    /// process, so the device's memory has to be this process's own.
+    pub fn reach_peer_memory(&self) {
+        self.change(|adapter| adapter.reaches_peer_memory = true);
+    }
+
     /// Refuses peers' requests to this memory from now on, by the keys that they have.
     pub fn refuse_keys(&self, memory: &Window) {
         self.change(|adapter| adapter.registrations.refuse(memory));
@@ -199,6 +211,30 @@ impl ModelAdapter {
         self.change(|adapter| adapter.connect_time = by);
     }
 
+    fn keep(
+        &self,
+        registered: Registered,
+        is_writable: bool,
+        access: AccessFlags,
+        manner: &'static str,
+    ) -> Result<Arc<dyn Registration>, AdapterError> {
+        let mut world = self.hub.lock();
+        world.adapters[self.place].alive("register")?;
+        if take_one(&mut world.adapters[self.place].refuse_registrations) {
+            let mend = "raise the limit of locked memory (ulimit -l)";
+            return Err(refused("register", &self.attr.name, Errno::NOMEM, mend));
+        }
+        if (access.write || access.land) && !is_writable {
+            let mend = "register it without the right to write";
+            return Err(refused("register", &self.attr.name, Errno::FAULT, mend));
+        }
+        let key = world.next() as u32;
+        let (local_key, remote_key) = (0x1000_0000 | key, 0x2000_0000 | key);
+        world.adapters[self.place].registrations.insert(local_key, remote_key, registered);
+        let (hub, adapter) = (Arc::clone(&self.hub), self.place);
+        Ok(Arc::new(ModelRegistration { hub, adapter, local_key, remote_key, manner }))
+    }
+
     fn change(&self, change: impl FnOnce(&mut AdapterState)) {
         self.hub.change(|world| change(&mut world.adapters[self.place]));
     }
@@ -227,20 +263,37 @@ impl Adapter for ModelAdapter {
     }
 
     fn register(&self, memory: &Window, access: AccessFlags) -> Result<Arc<dyn Registration>, AdapterError> {
-        let mut world = self.hub.lock();
-        world.adapters[self.place].alive("register")?;
-        if take_one(&mut world.adapters[self.place].refuse_registrations) {
-            let mend = "raise the limit of locked memory (ulimit -l)";
-            return Err(refused("register", &self.attr.name, Errno::NOMEM, mend));
-        }
-        if (access.write || access.land) && !memory.is_writable() {
-            let mend = "register it without the right to write";
-            return Err(refused("register", &self.attr.name, Errno::FAULT, mend));
-        }
-        let key = world.next() as u32;
-        let (local_key, remote_key) = (0x1000_0000 | key, 0x2000_0000 | key);
-        world.adapters[self.place].registrations.insert(local_key, remote_key, memory, access);
-        Ok(Arc::new(ModelRegistration { hub: Arc::clone(&self.hub), adapter: self.place, local_key, remote_key }))
+        self.keep(Registered::host(memory, access), memory.is_writable(), access, "in the model")
+    }
+
+    fn register_device(
+        &self,
+        memory: &DeviceWindow,
+        by: DeviceReach<'_>,
+        access: AccessFlags,
+    ) -> Result<Arc<dyn Registration>, AdapterError> {
+        let (refuses, reaches_peers) = {
+            let adapter = &self.hub.lock().adapters[self.place];
+            (adapter.refuses_dma_bufs, adapter.reaches_peer_memory)
+        };
+        let not_here = |why: &str| AdapterError::NotHere {
+            what: format!("memory of a device on {}", self.attr.name),
+            why: why.to_owned(),
+            mend: "its bytes go through host memory".to_owned(),
+        };
+        let (registered, manner) = match by {
+            DeviceReach::DmaBuf { .. } if refuses => return Err(not_here("its driver takes no dma-buf")),
+            DeviceReach::DmaBuf { descriptor, offset } => {
+                let mapped = Registered::dma_buf(memory, (descriptor, offset), access);
+                (mapped.map_err(|error| not_here(&error.to_string()))?, "a dma-buf")
+            }
+            DeviceReach::PeerMemory if !reaches_peers => return Err(not_here("no module knows its address")),
+            DeviceReach::PeerMemory => {
+                let its = Registered::peer_memory(memory, access);
+                (its.map_err(|error| not_here(&error.to_string()))?, "peer memory")
+            }
+        };
+        self.keep(registered, memory.is_writable(), access, manner)
     }
 
     fn worker_cq(&self, completions: usize, receives: usize) -> Result<Box<dyn WorkerCq>, AdapterError> {
@@ -279,6 +332,7 @@ struct ModelRegistration {
     adapter: usize,
     local_key: u32,
     remote_key: u32,
+    manner: &'static str,
 }
 
 impl Registration for ModelRegistration {
@@ -291,7 +345,7 @@ impl Registration for ModelRegistration {
     }
 
     fn manner(&self) -> &'static str {
-        "in the model"
+        self.manner
     }
 }
 

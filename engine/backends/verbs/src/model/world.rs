@@ -69,6 +69,9 @@ pub(super) struct AdapterState {
     /// The queue of each request to this key of a peer breaks.
     pub(super) break_at: Option<u32>,
     pub(super) refuse_registrations: u64,
+    /// What it does with memory of devices.
+    pub(super) refuses_dma_bufs: bool,
+    pub(super) reaches_peer_memory: bool,
     pub(super) refuse_cqs: u64,
     pub(super) refuse_queues: u64,
     pub(super) refuse_connects: u64,
@@ -244,6 +247,8 @@ impl World {
             break_after: None,
             break_at: None,
             refuse_registrations: 0,
+            refuses_dma_bufs: false,
+            reaches_peer_memory: false,
             refuse_cqs: 0,
             refuse_queues: 0,
             refuse_connects: 0,

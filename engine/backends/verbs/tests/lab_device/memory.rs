@@ -3,8 +3,10 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 
-use penstock_memory::HostMemory;
-use penstock_verbs::adapter::{AccessFlags, Adapter, AdapterError, Opcode, Wc, WcStatus};
+use std::sync::Arc;
+
+use penstock_memory::{DeviceId, DeviceWindow, HostMemory};
+use penstock_verbs::adapter::{AccessFlags, Adapter, AdapterError, DeviceReach, Opcode, Wc, WcStatus};
 use penstock_verbs::device::{self, Options};
 
 use crate::ends::{ALL, POSTINGS, Pair, are_soft, near, near_device, open, request, skipped, wire};
@@ -122,12 +124,15 @@ fn a_dma_buf_is_registered_or_refused_with_what_to_do_instead() {
         drop(skipped(test, "needs path:/dev/udmabuf (`modprobe udmabuf`, as root)"));
         return;
     };
-    match adapter.register_dmabuf(shared.as_fd(), 0, 1 << 20, 0, ALL) {
+    // SAFETY: nobody but the adapter touches it, which has the descriptor.
+    let memory = unsafe { DeviceWindow::new(DeviceId([7; 16]), (1 << 32, 1 << 20), true, Arc::new(())) };
+    let by = DeviceReach::DmaBuf { descriptor: shared.as_fd(), offset: 0 };
+    match adapter.register_device(&memory, by, ALL) {
         Ok(registration) => assert_eq!(registration.manner(), "a dma-buf"),
         Err(error) => {
             println!("{error}");
             assert!(matches!(error, AdapterError::NotHere { .. }), "{error:?}");
-            assert!(error.to_string().contains("copy by way of host memory"), "{error}");
+            assert!(error.to_string().contains("its bytes go through host memory"), "{error}");
         }
     }
 }
