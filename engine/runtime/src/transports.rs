@@ -65,7 +65,7 @@ pub(crate) fn open(
                 let local = LocalTransport::new(Arc::clone(segments), opened.devices.clone());
                 Ok((Arc::new(local) as Arc<dyn Transport>, Vec::new()))
             }
-            None => open_one(name, env, config, segments, registry)?,
+            None => open_one(name, env, config, (segments, registry), opened.devices.as_ref())?,
         };
         match one {
             Ok((transport, details)) => {
@@ -95,8 +95,8 @@ fn open_one(
     name: TransportName,
     env: &Arc<dyn TransportEnv>,
     config: &Config,
-    segments: &Arc<EngineSegments>,
-    registry: &Arc<Registry>,
+    (segments, registry): (&Arc<EngineSegments>, &Arc<Registry>),
+    devices: Option<&Arc<dyn Devices>>,
 ) -> Result<One, StartError> {
     let (segments, registry, choices) = (Arc::clone(segments), Arc::clone(registry), &config.transports);
     let failed = |source| StartError::System { what: "a transport; see `transports.tcp_io`", source };
@@ -107,7 +107,7 @@ fn open_one(
         }
         TransportName::Verbs => {
             check_manager(choices.verbs_connect, device::has_manager)?;
-            return Ok(verbs(config, segments, registry));
+            return Ok(verbs(config, segments, registry, devices.cloned()));
         }
         TransportName::Tcp => {
             let tcp = TcpTransport::new(segments, registry, choices.tcp_io, choices.tcp_streams);
@@ -145,7 +145,12 @@ fn check_manager<E: Display>(connect: VerbsConnect, open: impl FnOnce() -> Resul
     }
 }
 
-fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>) -> One {
+fn verbs(
+    config: &Config,
+    segments: Arc<EngineSegments>,
+    registry: Arc<Registry>,
+    devices: Option<Arc<dyn Devices>>,
+) -> One {
     let choices = &config.transports;
     let wanted = choices.verbs_devices.iter().map(|name| name.parse());
     let options = device::Options {
@@ -161,7 +166,7 @@ fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>
     // Who lets a silent peer stand for longer lets one stand for as long whose rails are gone.
     let patience = usual.patience.max(Duration::from_millis(config.session.heartbeat_ms));
     let transport = VerbsTransport::new(segments, registry, adapters, VerbsOptions { patience, ..usual });
-    let transport = transport.map_err(|error| error.to_string())?;
+    let transport = transport.map_err(|error| error.to_string())?.with_devices(devices);
     let sentences = found.sentences.iter().map(ToString::to_string);
     Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))
 }

@@ -100,6 +100,10 @@ impl AccessPath {
     pub const DATAGRAM: &'static str = "datagram";
     /// This side's NIC writes it and reads it.
     pub const VERBS: &'static str = "verbs";
+    /// This side's NIC writes it and reads it, and the peer's NIC gets at it, which is a device's, by the kernel's descriptor.
+    pub const GPUDIRECT_DMA_BUF: &'static str = "gpudirect (dma-buf)";
+    /// The same, by the memory's address, which a kernel module of the device's maker knows.
+    pub const GPUDIRECT_PEER_MEMORY: &'static str = "gpudirect (peer memory)";
     /// A device of this process copies.
     pub const DEVICE: &'static str = "device";
     /// A device of its owner copies, to and from host memory that is reached.

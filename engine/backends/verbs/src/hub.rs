@@ -41,6 +41,14 @@ pub(crate) struct HubItem {
     pub(crate) what: HubEvent,
 }
 
+impl HubItem {
+    /// Whether somebody may be told of bytes for it: it is a message, or what this side has asked for has ended well.
+    pub(crate) fn may_follow_bytes(&self) -> bool {
+        let HubEvent::Done { done, .. } = self.what else { return false };
+        matches!(done.result, Wc::Recv { .. } | Wc::Send)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HubEvent {
     /// A completion. If it is a message, its bytes are in a slot of this CQ until it is given back.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
@@ -27,6 +27,9 @@ use crate::transport_messages::LaneAsides;
 
 /// What one poll sees to at most, so that other lanes have their turn.
 const ITEMS_PER_POLL: usize = 64;
+
+/// A stream of a program's that posts wait for is asked so often: a card does not wait by itself.
+const ORDER_LOOK: Duration = Duration::from_micros(50);
 
 /// What all lanes of a session share.
 pub(crate) struct Common {
@@ -63,6 +66,8 @@ pub(crate) struct VerbsLane {
     forced: u64,
     /// When it is to be polled, as the hub knows it.
     is_timed: bool,
+    /// A post waits for a stream of a program's.
+    awaits_stream: bool,
 }
 
 /// What a lane is made of, beside what all lanes share.
@@ -91,6 +96,7 @@ impl VerbsLane {
             fenced: 0,
             forced: 0,
             is_timed: false,
+            awaits_stream: false,
         }
     }
 
@@ -176,6 +182,10 @@ impl VerbsLane {
     fn take_items(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
         if self.items.is_empty() {
             self.hub.lock().take(self.inbox, &mut self.items);
+            // These were polled, so a flush from here on has what adapters had written before them. Nobody was told of it yet.
+            if self.common.regions.flushes_any() && self.items.iter().any(HubItem::may_follow_bytes) {
+                self.common.regions.flush();
+            }
         }
         for _ in 0..ITEMS_PER_POLL {
             let Some(HubItem { channel, rail, what }) = self.items.pop_front() else { break };
@@ -272,7 +282,11 @@ impl VerbsLane {
 
     /// Says when to look again although nothing comes.
     fn set_timer(&mut self) {
-        let next = self.channels.iter().filter_map(Channel::next_look).min();
+        let mut next = self.channels.iter().filter_map(Channel::next_look).min();
+        if self.awaits_stream {
+            let look = self.hub.lock().now() + ORDER_LOOK;
+            next = Some(next.map_or(look, |next| next.min(look)));
+        }
         if next.is_some() || self.is_timed {
             self.is_timed = next.is_some();
             self.hub.lock().look_at(self.inbox, next);
@@ -285,6 +299,13 @@ impl Lane for VerbsLane {
         let RemoteMemory::Rdma(memory) = batch.remote else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
+        if let Some(device) = batch.local.device()
+            && !self.common.regions.is_in_order(device)
+        {
+            self.awaits_stream = true;
+            self.set_timer();
+            return Err(PostError::Full);
+        }
         let keys = self.local_keys(batch.local_region)?;
         self.low.begin(batch.checked_at.local);
         // No processor of the peer looks at this again: what it has withdrawn is known here, or the peer waits for this lane's fence, which
@@ -301,6 +322,14 @@ impl Lane for VerbsLane {
             self.low.ended(self.oldest());
         }
         posted
+    }
+
+    fn reaches_device(&self, local_region: RegionKey) -> bool {
+        if self.known.is_some_and(|(known, _)| known == local_region) {
+            return true;
+        }
+        // What has gone is said by the post.
+        !matches!(self.common.regions.keys_of(local_region, &self.common.adapters), Err(NoKeys::Card(_)))
     }
 
     fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
@@ -340,6 +369,8 @@ impl Lane for VerbsLane {
     }
 
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
+        // What waits for a stream is posted again after this.
+        self.awaits_stream = false;
         self.take_asides()?;
         let mut more = self.take_items(events)?;
         self.keep_quiet();

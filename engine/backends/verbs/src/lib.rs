@@ -56,4 +56,5 @@ mod transport_messages;
 #[cfg(test)]
 mod tests;
 
+pub use regions::RegistrationKind;
 pub use transport::{VerbsOptions, VerbsTransport};

@@ -2,16 +2,21 @@
 //!
 //! A registration is made when a peer or a lane first needs it and ends when its region is forgotten. A region whose memory was renewed
 //! is registered anew under its next generation; what was registered before keeps the old pages until the region is forgotten.
+//!
+//! Memory of a device is registered by the dma-buf of its pages, or else by its address, which a kernel module may know. Both are asked for anew with each
+//! generation.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
-use penstock_memory::{Region, RegionError, Registry, Window};
+use penstock_memory::{DeviceId, DeviceWindow, Memory, Region, RegionError, Registry};
+use penstock_transport::{CardAccess, Devices, DmaBuf};
 
-use crate::adapter::{AccessFlags, Adapter, AdapterError, Registration};
+use crate::adapter::{AccessFlags, Adapter, AdapterError, DeviceReach, Registration};
 use crate::pairing::RAILS_MAX;
 
 /// All registrations of an engine's regions.
@@ -20,22 +25,46 @@ pub(crate) struct Regions {
     /// Which of them have failed. They register nothing, and no rail of theirs needs a key.
     dead: Vec<AtomicBool>,
     registry: Arc<Registry>,
+    /// Those of this process; none: no memory of them is registered.
+    devices: Option<Arc<dyn Devices>>,
     table: Mutex<HashMap<(RegionId, Generation), Entry>>,
+    /// Devices that see what adapters have written after a flush only, and whether there are any.
+    flushed: Mutex<Vec<DeviceId>>,
+    any_flushed: AtomicBool,
 }
 
 /// One use of a region's id, as far as adapters know it.
 struct Entry {
-    /// Stays mapped while adapters know it.
-    window: Window,
+    /// Stays what it is while adapters know it.
+    memory: Memory,
+    kind: RegistrationKind,
     /// By the adapter's place.
     on: Vec<Option<Arc<dyn Registration>>>,
+    /// The device that has to be flushed before anybody is told of bytes in it.
+    flushed: Option<DeviceId>,
 }
+
+/// By what adapters get at a memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RegistrationKind {
+    /// It is the host's.
+    #[default]
+    Host,
+    /// A device's, by the kernel's descriptor of it.
+    DmaBuf,
+    /// A device's, by its address.
+    PeerMemory,
+}
+
+/// What was registered, by the adapter's place.
+type Made = Vec<(usize, Arc<dyn Registration>)>;
 
 /// The keys of one region on the rails of one link, in their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) local: LocalKeys,
     pub(crate) remote: [u32; RAILS_MAX],
+    pub(crate) kind: RegistrationKind,
 }
 
 /// What this side's requests name a region by on each rail.
@@ -66,7 +95,13 @@ pub(crate) enum NoKeys {
 impl Regions {
     pub(crate) fn new(adapters: Vec<Arc<dyn Adapter>>, registry: Arc<Registry>) -> Self {
         let dead = adapters.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { adapters, dead, registry, table: Mutex::default() }
+        let (table, flushed, any_flushed) = Default::default();
+        Self { adapters, dead, registry, devices: None, table, flushed, any_flushed }
+    }
+
+    /// Memory of these devices is registered, too.
+    pub(crate) fn with_devices(self, devices: Arc<dyn Devices>) -> Self {
+        Self { devices: Some(devices), ..self }
     }
 
     /// An adapter has failed: from now on regions do without it.
@@ -92,17 +127,20 @@ impl Regions {
         {
             return Ok(keys);
         }
-        let Some(window) = region.host() else {
-            return Err(AdapterError::DeviceMemory { why: "no card is asked yet".to_owned() }.into());
-        };
         // Not under the lock: memory is pinned meanwhile, which may take long. Who comes second drops what it has made.
-        let mut made = Vec::with_capacity(rails.len());
-        for &adapter in rails {
+        let is_missing = |&adapter: &usize| {
             let is_there = |entry: &Entry| entry.on[adapter].is_some();
-            if !self.is_dead(adapter) && !self.lock().get(&name).is_some_and(is_there) {
-                made.push((adapter, self.adapters[adapter].register(window, access(region))?));
+            !self.is_dead(adapter) && !self.lock().get(&name).is_some_and(is_there)
+        };
+        let missing: Vec<usize> = rails.iter().copied().filter(is_missing).collect();
+        let (made, kind, flushed) = match region.memory() {
+            Memory::Host(window) => {
+                let register = |adapter: usize| Ok((adapter, self.adapters[adapter].register(window, access(region))?));
+                let made = missing.into_iter().map(register).collect::<Result<Made, AdapterError>>()?;
+                (made, RegistrationKind::Host, None)
             }
-        }
+            Memory::Device(memory) => self.register_device(memory, missing, access(region))?,
+        };
         let mut table = self.lock();
         let current = region.generation();
         // Looked at under the lock under which it is forgotten: nothing is registered for who was forgotten already.
@@ -110,25 +148,93 @@ impl Regions {
             let (id, presented) = (region.id(), generation);
             return Err(RegionError::StaleGeneration { id, presented, current }.into());
         }
-        let entry =
-            table.entry(name).or_insert_with(|| Entry { window: window.clone(), on: vec![None; self.adapters.len()] });
+        let entry = table.entry(name).or_insert_with(|| Entry {
+            memory: region.memory().clone(),
+            kind: RegistrationKind::Host,
+            on: vec![None; self.adapters.len()],
+            flushed: None,
+        });
+        // Of several adapters the one counts that is served worst.
+        entry.kind = entry.kind.max(kind);
+        entry.flushed = entry.flushed.or(flushed);
         for (adapter, registration) in made {
             entry.on[adapter].get_or_insert(registration);
         }
         // By now it is registered with all of them but those that have failed.
-        Ok(entry.keys(rails, |_| true).expect("no key has to be there"))
+        let keys = entry.keys(rails, |_| true).expect("no key has to be there");
+        if flushed.is_some() {
+            self.list_flushed(&table);
+        }
+        Ok(keys)
+    }
+
+    fn register_device(
+        &self,
+        memory: &DeviceWindow,
+        missing: Vec<usize>,
+        access: AccessFlags,
+    ) -> Result<(Made, RegistrationKind, Option<DeviceId>), AdapterError> {
+        let no_path = |why: String| AdapterError::DeviceMemory { why };
+        let devices = self.devices.as_ref().ok_or_else(|| no_path("this engine has no devices".to_owned()))?;
+        let shared = devices.share_with_cards(memory).map_err(no_path)?;
+        let (mut made, mut kind) = (Made::with_capacity(missing.len()), RegistrationKind::Host);
+        for place in missing {
+            let (registration, by) = register_on(&*self.adapters[place], memory, &shared, access)?;
+            made.push((place, registration));
+            kind = kind.max(by);
+        }
+        Ok((made, kind, shared.needs_flush.then(|| memory.device())))
+    }
+
+    /// Lists anew which devices are to be flushed. Before keys to their memory are given to anybody.
+    fn list_flushed(&self, table: &HashMap<(RegionId, Generation), Entry>) {
+        let mut devices: Vec<DeviceId> = table.values().filter_map(|entry| entry.flushed).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        // SYNC device-flush: pairs with flushes_any()'s Acquire: who is told of bytes was sent them by somebody who got the keys after this.
+        self.any_flushed.store(!devices.is_empty(), Ordering::Release);
+        *flushed = devices;
+    }
+
+    /// Whether anything has to be flushed before somebody is told of bytes.
+    #[inline]
+    pub(crate) fn flushes_any(&self) -> bool {
+        self.any_flushed.load(Ordering::Acquire) // SYNC device-flush: pairs with list_flushed()'s Release
+    }
+
+    /// Has devices see what adapters have written whose completions were polled.
+    #[cold]
+    pub(crate) fn flush(&self) {
+        let Some(devices) = &self.devices else { return };
+        for &device in &*self.flushed.lock().unwrap_or_else(PoisonError::into_inner) {
+            // It fails with the device, which nothing can be read from any more, and other memory is well.
+            if let Err(error) = devices.flush_card_writes(device) {
+                tracing::warn!(error, %device, "what cards have written to a device was not flushed");
+            }
+        }
+    }
+
+    /// Whether copies that a program has ordered behind its streams may begin on this device.
+    pub(crate) fn is_in_order(&self, device: DeviceId) -> bool {
+        self.devices.as_ref().is_none_or(|devices| devices.is_in_order(device))
     }
 
     /// A region is gone, or the engine is: what was registered for it up to this generation ends. Its id may be another's already.
     pub(crate) fn forget(&self, id: RegionId, last: Generation) {
         let mut gone = Vec::new();
-        self.lock().retain(|(region, generation), entry| {
+        let mut table = self.lock();
+        table.retain(|(region, generation), entry| {
             let stays = *region != id || generation.0 > last.0;
             if !stays {
-                gone.push((std::mem::take(&mut entry.on), entry.window.clone()));
+                gone.push((std::mem::take(&mut entry.on), entry.memory.clone()));
             }
             stays
         });
+        if self.flushes_any() {
+            self.list_flushed(&table);
+        }
+        drop(table);
         // Not under the lock: memory is let go of meanwhile.
         drop(gone);
     }
@@ -143,6 +249,34 @@ impl Regions {
     }
 }
 
+/// Registers memory of a device with one adapter, by what that takes.
+fn register_on(
+    adapter: &dyn Adapter,
+    memory: &DeviceWindow,
+    shared: &CardAccess,
+    access: AccessFlags,
+) -> Result<(Arc<dyn Registration>, RegistrationKind), AdapterError> {
+    let no_dma_buf = match &shared.dma_buf {
+        Ok(DmaBuf { descriptor, offset }) => {
+            let by = DeviceReach::DmaBuf { descriptor: descriptor.as_fd(), offset: *offset };
+            match adapter.register_device(memory, by, access) {
+                Ok(registration) => return Ok((registration, RegistrationKind::DmaBuf)),
+                Err(error) => error.to_string(),
+            }
+        }
+        Err(why) => why.clone(),
+    };
+    match adapter.register_device(memory, DeviceReach::PeerMemory, access) {
+        Ok(registration) => {
+            tracing::debug!(why = no_dma_buf, "memory of a device is reached by peer memory, and not by a dma-buf");
+            Ok((registration, RegistrationKind::PeerMemory))
+        }
+        Err(error) => {
+            Err(AdapterError::DeviceMemory { why: format!("by dma-buf: {no_dma_buf}; by peer memory: {error}") })
+        }
+    }
+}
+
 /// What peers and this side's own adapters may do with a region.
 fn access(region: &Region) -> AccessFlags {
     let (rights, land) = (region.rights(), region.memory().is_writable());
@@ -152,7 +286,7 @@ fn access(region: &Region) -> AccessFlags {
 impl Entry {
     /// Its keys, if it is registered with all of these adapters but those that it may do without, for which the key is zero.
     fn keys(&self, rails: &[usize], may_lack: impl Fn(usize) -> bool) -> Option<Keys> {
-        let mut keys = Keys::default();
+        let mut keys = Keys { kind: self.kind, ..Keys::default() };
         for (rail, &adapter) in rails.iter().enumerate() {
             let Some(registration) = &self.on[adapter] else {
                 if may_lack(adapter) {

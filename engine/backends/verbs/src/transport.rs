@@ -14,8 +14,8 @@ use penstock_ring::LowWater;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Caps, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope, Transport,
-    Trust,
+    Caps, Devices, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope,
+    Transport, Trust,
 };
 
 use crate::adapter::{Adapter, AdapterError, CmConnect, ConnectParams, DeviceAttr, QueuePair, Token};
@@ -115,6 +115,20 @@ impl VerbsTransport {
             false => By::Exchange,
         };
         Ok(Self { segments, adapters, regions, connectors: Arc::default(), options, by, hubs })
+    }
+
+    /// Registers memory of these devices with the adapters, too, so that those reach it by themselves.
+    ///
+    /// # Panics
+    /// If the transport is in use.
+    #[must_use]
+    pub fn with_devices(mut self, devices: Option<Arc<dyn Devices>>) -> Self {
+        let regions = Arc::into_inner(self.regions).expect("it is given devices before it is used");
+        self.regions = Arc::new(match devices {
+            Some(devices) => regions.with_devices(devices),
+            None => regions,
+        });
+        self
     }
 
     /// How many registrations of regions this engine's adapters hold.

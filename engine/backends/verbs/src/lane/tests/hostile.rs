@@ -99,7 +99,7 @@ fn a_peer_that_writes_where_it_may_not_breaks_its_own_queue() {
     let (mut stranger, side) = Stranger::cm(&network);
     let region = side.engine.region(vec![9; 4096], Rights::READ);
     let path = side.registrar.export(&region).access_blob;
-    let Ok(crate::registrar::Path::Keyed { base, keys }) = crate::registrar::parse(&path) else { panic!() };
+    let Ok(crate::registrar::Path::Keyed { base, keys, .. }) = crate::registrar::parse(&path) else { panic!() };
     stranger.do_it(Opcode::Write { address: base, key: keys[0] }, &[1; 64]);
     let mut done = Vec::new();
     for _ in 0..50 {

@@ -3,6 +3,7 @@
 mod crowd;
 mod dead;
 mod dialing;
+mod gpudirect;
 mod hostile;
 mod lost;
 mod managed;
