@@ -6,6 +6,7 @@ mod apart;
 mod card;
 mod counted;
 mod engines;
+mod gpudirect;
 mod ordered;
 mod staged;
 
@@ -531,6 +532,17 @@ on_stand_in! { ordered:
 on_stand_in! { apart:
     stand_in_owners_of_device_memory_end_or_stop_under_what_is_staged: owners_end_or_stop, "seed=41";
     stand_in_who_uses_device_memory_of_a_peer_ends_or_stops: initiators_end_or_stop, "seed=42";
+}
+
+on_stand_in! { gpudirect:
+    stand_in_cards_reach_memory_of_devices: all_ways_in_order, "seed=51";
+    stand_in_devices_are_flushed_before_anybody_is_told: all_ways_flushed, "seed=52 writes-ordering=0";
+    stand_in_cards_reach_pools_of_devices: pools, "seed=53";
+    stand_in_cards_that_take_no_dma_bufs_say_so: by_cards, "seed=54";
+    stand_in_a_driver_without_dma_bufs_says_so: by_the_driver, "seed=55 without=dma-buf";
+    stand_in_devices_out_of_reach_of_cards_say_so: by_the_device, "seed=56 without=dma-buf,gpudirect";
+    stand_in_devices_that_cannot_be_flushed_are_not_reached: without_a_flush, "seed=57 without=flush writes-ordering=0";
+    stand_in_cards_begin_behind_a_program_s_stream: behind_a_stream, "seed=58";
 }
 
 on_stand_in! { staged:

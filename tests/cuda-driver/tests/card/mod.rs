@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock::{Engine, LocalRegion, Rights, SystemEnv};
-use penstock_cuda_sys::types::{CUcontext, CUdeviceptr, CUstream};
+use penstock_cuda_sys::types::{CUcontext, CUdeviceptr, CUpointer_attribute, CUstream};
 use penstock_cuda_sys::{Driver, Status};
 
 use crate::engines::PATIENCE;
@@ -297,6 +297,26 @@ pub(crate) fn forbidden() -> String {
     let words = CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap().to_owned();
     assert_eq!(count == 0, words.is_empty(), "{count}: {words}");
     words
+}
+
+/// How often what cards have written was flushed to a device.
+pub(crate) fn flushes() -> u64 {
+    type Flushes = extern "C" fn() -> u64;
+    // SAFETY: the function has this type.
+    let flushes = unsafe { std::mem::transmute::<*mut c_void, Flushes>(own(c"penstock_cuda_stand_in_flushes")) };
+    flushes()
+}
+
+/// Whether synchronous copies of the allocation at this address are done when they return.
+pub(crate) fn has_sync_memops(address: u64) -> bool {
+    let mut attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+    let mut value = 0_u64;
+    let mut place = (&raw mut value).cast::<c_void>();
+    // SAFETY: one attribute, and a place of eight bytes.
+    let status =
+        unsafe { Driver::open().unwrap().cuPointerGetAttributes(1, &raw mut attribute, &raw mut place, address) };
+    assert_eq!(status, Status::SUCCESS);
+    value & 0xff != 0
 }
 
 /// The process that executes what streams were given.

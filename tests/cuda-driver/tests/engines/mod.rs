@@ -3,10 +3,17 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
+use penstock::transport::Transport;
 use penstock::{Armed, Config, Engine, Peer, SystemEnv};
+use penstock_core::env::TransportEnv;
+use penstock_cuda::CudaDevices;
+use penstock_verbs::adapter::Adapter;
+use penstock_verbs::model::ModelAdapter;
+use penstock_verbs::{VerbsOptions, VerbsTransport};
 
 /// Longer than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,6 +53,36 @@ impl Pair {
         let (near, far) = (Engine::start(config("near")).unwrap(), Engine::start(config("far")).unwrap());
         let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
         assert_eq!(peer.transport(), transport.as_str());
+        Self { near, far, peer, folder }
+    }
+
+    /// Over a card each in this process, which reach memory of devices.
+    pub(crate) fn over_cards(cards: &[Arc<ModelAdapter>; 2], configured: impl Fn(Config) -> Config) -> Self {
+        let folder = std::env::temp_dir().join(format!("penstock-copies-{}-cards", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let secret = folder.join("secret");
+        std::fs::write(&secret, "5e".repeat(32)).unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let engine = |name: &str, card: &Arc<ModelAdapter>| {
+            // With one of its own the engine has its devices, and stages.
+            let allowed = [TransportName::Verbs, TransportName::Tcp];
+            let mut config = Config::default().named(name).directory(&folder).transports(allowed);
+            config.session.listen = vec!["127.0.0.1:0".to_owned()];
+            config.session.secret_file = Some(secret.clone());
+            let card = Arc::clone(card) as Arc<dyn Adapter>;
+            let started = Engine::start_making(SystemEnv, configured(config), |segments, registry| {
+                let env: Arc<dyn TransportEnv> = Arc::new(SystemEnv);
+                let devices = CudaDevices::open(&env, segments).map_err(std::io::Error::other)??;
+                let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
+                let made = VerbsTransport::new(segments, registry, vec![card], VerbsOptions::default());
+                let made = made.map_err(std::io::Error::other)?.with_devices(Some(Arc::new(devices)));
+                Ok(vec![Arc::new(made) as Arc<dyn Transport>])
+            });
+            started.unwrap()
+        };
+        let (near, far) = (engine("near", &cards[0]), engine("far", &cards[1]));
+        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
+        assert_eq!(peer.transport(), "verbs");
         Self { near, far, peer, folder }
     }
 

@@ -173,7 +173,7 @@ const PLACES: &[Place] = &[
     place("penstock-fuzz", "tests/fuzz", ALL),
     // Stands in for the driver, and knows nothing of engines; its tests ask it as they ask a real one.
     Place {
-        tests_may_use: &["penstock", "penstock-cuda", "penstock-loader"],
+        tests_may_use: &["penstock", "penstock-core", "penstock-cuda", "penstock-loader", "penstock-verbs"],
         ..place("penstock-cuda-driver", "tests/cuda-driver", &["penstock-cuda-sys"])
     },
     // Knows frames, not engines: labs of any crate may put it between theirs.
