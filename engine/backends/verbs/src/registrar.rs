@@ -162,6 +162,7 @@ impl Registrar for VerbsRegistrar {
                 is_ordered: caps.ordered,
                 splits: caps.multi_worker,
                 units_at_once: UNITS_AT_ONCE,
+                is_staged: false,
             }),
             _ => Err(ImportError::NoPath("a card reaches no such memory".to_owned())),
         }
