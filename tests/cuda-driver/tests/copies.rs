@@ -538,6 +538,7 @@ on_stand_in! { gpudirect:
     stand_in_cards_reach_memory_of_devices: all_ways_in_order, "seed=51";
     stand_in_devices_are_flushed_before_anybody_is_told: all_ways_flushed, "seed=52 writes-ordering=0";
     stand_in_cards_reach_pools_of_devices: pools, "seed=53";
+    stand_in_cards_reach_memory_of_devices_at_one_end: at_one_end, "seed=59";
     stand_in_cards_that_take_no_dma_bufs_say_so: by_cards, "seed=54";
     stand_in_a_driver_without_dma_bufs_says_so: by_the_driver, "seed=55 without=dma-buf";
     stand_in_devices_out_of_reach_of_cards_say_so: by_the_device, "seed=56 without=dma-buf,gpudirect";

@@ -23,7 +23,7 @@ use super::{Control, Phase, Talk};
 use crate::peer_state::PeerState;
 
 /// The longest path of a region, in bytes.
-const PATH_BYTES_MAX: usize = 256;
+const PATH_BYTES_MAX: usize = 768;
 /// Regions in one frame; each may carry a descriptor.
 const REGIONS_PER_FRAME: usize = FRAME_TOKENS_MAX;
 /// Counters in one frame.

@@ -38,6 +38,14 @@ pub(super) enum HopEnd {
     Lost(Failure),
 }
 
+/// A slot of the peer into which bytes of this transfer may still come.
+pub(super) struct SpoiltSlot {
+    pub(super) direction: Direction,
+    pub(super) slot: u32,
+    pub(super) transfer: u64,
+    pub(super) transfer_bytes: u64,
+}
+
 /// An answer to a worker of the peer: the number of its copy, and how that has ended.
 pub(super) type Answer = (u16, u64, Result<(), Cause>);
 
@@ -61,6 +69,8 @@ pub(super) struct StagedLane {
     /// Those that are being granted.
     pub(super) fresh: Vec<StagingSlot>,
     pub(super) answers: Vec<Answer>,
+    /// The peer's that are given back when nothing comes into them any more.
+    pub(super) spoilt: Vec<SpoiltSlot>,
     /// Lists of spans, to be used again.
     pub(super) lists: Vec<Vec<Span>>,
     pub(super) posts: u64,
@@ -70,6 +80,8 @@ pub(super) struct StagedLane {
     /// What the peer's lanes have said, each behind its length.
     pub(super) heard: Vec<u8>,
     pub(super) message: Vec<u8>,
+    /// How often one after another there was no room for it.
+    pub(super) refusals: u32,
     pub(super) spans: Box<[Span; SPANS_PER_POST]>,
 }
 
@@ -136,12 +148,14 @@ impl StagedLane {
             granted: Vec::new(),
             fresh: Vec::new(),
             answers: Vec::new(),
+            spoilt: Vec::new(),
             lists: Vec::new(),
             posts: 0,
             waiting: Default::default(),
             ended: Vec::new(),
             heard: Vec::new(),
             message: Vec::new(),
+            refusals: 0,
             spans: Box::new([Span::default(); SPANS_PER_POST]),
         }
     }
@@ -163,6 +177,7 @@ impl StagedLane {
         !self.has_any()
             && self.heard.is_empty()
             && self.answers.is_empty()
+            && self.spoilt.is_empty()
             && self.grants.iter().all(Grants::is_at_rest)
             && self.granted.iter().flat_map(|granted| &granted.slots).all(|granted| granted.lacks() == 0)
             && !self.session.has_mail(self.worker)
@@ -337,14 +352,17 @@ impl StagedLane {
     /// Nothing of an operation is left, and nobody hears of it. The peer's slot is used again only if it `is_quiet`.
     fn take_out(&mut self, place: usize, is_quiet: bool) {
         let Some(op) = self.ops.get_mut(place).and_then(Option::take) else { return };
-        let StagedOp { of, slot, grant, mut spans, direction, .. } = op;
+        let StagedOp { of, slot, grant, mut spans, direction, transfer, transfer_bytes, .. } = op;
         match of {
             OpOf::Worker(_) => {
                 self.slots[direction as usize] -= usize::from(slot.is_some());
                 let grants = &mut self.grants[direction as usize];
                 match grant {
                     Some(grant) if is_quiet => grants.put(grant),
-                    Some(_) => grants.forget(),
+                    Some(slot) => {
+                        grants.forget();
+                        self.spoilt.push(SpoiltSlot { direction, slot, transfer, transfer_bytes });
+                    }
                     None => {}
                 }
             }
@@ -363,8 +381,10 @@ impl StagedLane {
     /// An operation has ended, and whoever asked for it hears of that.
     pub(super) fn finish(&mut self, place: usize, result: Result<u64, Failure>, events: &mut dyn LaneEvents) {
         let Some(op) = &self.ops[place] else { return };
-        // Where writes complete before they are placed, one that has failed may still be.
-        let is_quiet = (result.is_ok() && !op.is_cancelled) || !self.inner.completes_before_placement();
+        // Where writes complete before they are placed, one of which the peer has not answered may still be.
+        let has_begun =
+            op.hop == Hop::Remote || (op.hop == Hop::Far && (op.done > 0 || op.is_under_way || op.is_cancelled));
+        let is_quiet = result.is_ok() || !has_begun || !self.inner.completes_before_placement();
         let of = op.of;
         self.take_out(place, is_quiet);
         self.tell(of, result, events);
@@ -526,7 +546,11 @@ impl Lane for StagedLane {
             }
         };
         match answer {
-            CancelledOp::Quiesced => self.take_out(place, true),
+            CancelledOp::Quiesced => {
+                self.take_out(place, true);
+                // Others may wait for what it had of the peer.
+                self.ready.mark(self.session.peer_index as usize);
+            }
             CancelledOp::RemotePending | CancelledOp::LocalPending => op.is_cancelled = true,
         }
         answer

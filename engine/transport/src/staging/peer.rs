@@ -13,9 +13,8 @@ const IDLE_LOOKS: u32 = 200;
 #[derive(Default)]
 pub(super) struct Grants {
     free: Vec<u32>,
-    /// How many operations have, and how many are never used again.
+    /// How many operations have.
     used: usize,
-    spoilt: usize,
     /// How many were ever asked for, and how many ever came: numbers that only rise, since messages may overtake each other.
     asked: u64,
     came: u64,
@@ -27,8 +26,12 @@ pub(super) struct Grants {
 impl Grants {
     /// One of them; none: the peer is to be asked for what an operation of a transfer of so many posts needs.
     pub(super) fn take(&mut self, posts: u64) -> Option<u32> {
-        self.wanted = self.wanted.max(posts.clamp(1, WANTED_MAX as u64) as usize);
-        let slot = self.free.pop()?;
+        let wanted = posts.clamp(1, WANTED_MAX as u64) as usize;
+        let Some(slot) = self.free.pop() else {
+            // Others have those that there are.
+            self.wanted = self.wanted.max((self.used + wanted).min(WANTED_MAX));
+            return None;
+        };
         self.used += 1;
         Some(slot)
     }
@@ -39,10 +42,9 @@ impl Grants {
         self.free.push(slot);
     }
 
-    /// Bytes may still come into it, nobody knows when: it is not used again.
+    /// It is not used again: bytes may still come into it.
     pub(super) fn forget(&mut self) {
         self.used -= 1;
-        self.spoilt += 1;
     }
 
     /// These came. Returns whether they were asked for.
@@ -59,7 +61,7 @@ impl Grants {
 
     /// The number that the peer is to be told now as asked for, if any.
     pub(super) fn to_ask(&self) -> Option<u64> {
-        let has = self.free.len() + self.used + self.spoilt + (self.asked - self.came) as usize;
+        let has = self.free.len() + self.used + (self.asked - self.came) as usize;
         (self.wanted > has).then(|| self.asked + (self.wanted - has) as u64)
     }
 
@@ -169,6 +171,7 @@ mod tests {
         assert_eq!((grants.take(3), grants.to_ask()), (None, None), "they are on their way");
         assert!(grants.granted([8, 9].into_iter()));
         assert_eq!((grants.take(3), grants.take(3), grants.to_ask()), (Some(9), Some(8), None));
+        assert_eq!((grants.take(2), grants.to_ask()), (None, Some(4)));
         assert_eq!((grants.take(1000), grants.to_ask()), (None, Some(WANTED_MAX as u64)));
         grants.was_asked(WANTED_MAX as u64);
         assert_eq!(grants.look(), (&[][..], false));

@@ -7,12 +7,15 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::copy::hint_for;
 
-use super::lane::{MESSAGE, PLACE_BITS, StagedLane};
+use super::lane::{MESSAGE, PLACE_BITS, SpoiltSlot, StagedLane};
 use super::message::{self, ANSWERS_MAX, CopyRequest, StagingMessage, Workers};
 use super::op::{Hop, OpOf, StagedOp};
 use super::peer::{DIRECTIONS, GrantedTo};
 use super::slots::{SLOT_BYTES, StagingSlot};
 use crate::lane::{LaneEvents, LaneFault, Note, NotifyRequest, PostError, Revisions};
+
+/// How often a message that finds no room is tried again at once.
+const REFUSALS_MAX: u32 = 1000;
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
@@ -39,7 +42,13 @@ impl StagedLane {
     pub(super) fn say(&mut self, completion_id: u64, transfer: u64, transfer_bytes: u64) -> Result<(), PostError> {
         let note = Some(Note { id: NoteId::STAGING, payload: &self.message });
         let request = NotifyRequest { transfer, transfer_bytes, completion_id, counter: None, note };
-        self.inner.notify(&request).map(drop)
+        let said = self.inner.notify(&request).map(drop);
+        self.refusals = if said == Err(PostError::Full) { self.refusals.saturating_add(1) } else { 0 };
+        // Nobody says when there is room for a notification. Who waits for long is looked at as lanes are that nobody marks.
+        if (1..=REFUSALS_MAX).contains(&self.refusals) {
+            self.ready.mark(self.session.peer_index as usize);
+        }
+        said
     }
 
     /// Sends what was written down, of no transfer. Returns whether there was room.
@@ -87,6 +96,16 @@ impl StagedLane {
                 break;
             }
             self.answers.drain(..count);
+            any = true;
+        }
+        while let Some(&SpoiltSlot { direction, slot, transfer, transfer_bytes }) = self.spoilt.last() {
+            // It comes behind all bytes of the transfer.
+            message::put_given_back(&mut self.message, workers, direction, &[slot]);
+            match self.say(MESSAGE, transfer, transfer_bytes) {
+                Ok(()) => drop(self.spoilt.pop()),
+                Err(PostError::Fault(fault)) => return Err(fault),
+                Err(_) => break,
+            }
             any = true;
         }
         for direction in DIRECTIONS {

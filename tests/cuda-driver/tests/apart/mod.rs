@@ -1,6 +1,6 @@
 //! Engines of several processes, each with a card of its own: some are killed, and some are stopped, in the middle of what is staged.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl Process {
 
     /// Waits until it has written this.
     fn wait_for(&mut self, word: &str) {
-        while let Some(line) = self.lines.next() {
+        for line in self.lines.by_ref() {
             if line.unwrap() == word {
                 return;
             }
@@ -112,11 +112,15 @@ fn play_role() {
     for round in 0u64.. {
         let len = BYTES / 4;
         let spans = [Span { local: round % 4 * len, remote: round % 3 * len, len }];
-        let plan =
-            if round % 2 == 0 { Plan::write(side.region(), &region) } else { Plan::read(side.region(), &region) };
+        let plan = if round.is_multiple_of(2) {
+            Plan::write(side.region(), &region)
+        } else {
+            Plan::read(side.region(), &region)
+        };
         let plan = plan.extents(&spans).build().unwrap();
         assert_eq!(peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes, len);
-        println!("{}", if round < 8 { "some" } else { "many" });
+        let word: &[u8] = if round < 8 { b"some\n" } else { b"many\n" };
+        std::io::stdout().write_all(word).unwrap();
     }
 }
 
@@ -174,7 +178,7 @@ pub(crate) fn owners_end_or_stop() {
             let within = |millis| Submit::new().within(Duration::from_millis(millis));
             // More than there are slots, all given up one after another.
             let submit = |met: &Met, step: usize, millis| {
-                met.peer.submit(&met.plan(&side, step % 2 == 0), within(millis)).unwrap()
+                met.peer.submit(&met.plan(&side, step.is_multiple_of(2)), within(millis)).unwrap()
             };
             let stopped: Vec<_> = (0..6).map(|step| submit(&met, step, 200)).collect();
             steady.works(&own, 5);

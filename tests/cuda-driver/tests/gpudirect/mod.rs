@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock::config::StagingChoice;
 use penstock::device::{Cuda, adopt, order_behind};
 use penstock::{Config, LocalRegion, NoteId, Plan, PoolSpec, Rights, Span, Submit, SystemEnv};
 use penstock_verbs::model::{ModelAdapter, ModelNetwork, Options};
@@ -136,38 +137,90 @@ pub(crate) fn pools() {
     assert!(near.deregister(PATIENCE).unwrap().is_quiesced());
 }
 
-/// Why cards do not reach the memory is said where a plan names it, and host memory goes on.
-fn refused(cards: &[Arc<ModelAdapter>; 2], words: &str) {
-    let pair = Pair::over_cards(cards, as_it_is);
-    let (here, there) = (Buffer::new(4 * MIB), Buffer::new(4 * MIB));
-    let (near_device, _far_device) = (part(&here, &pair.near, "device"), part(&there, &pair.far, "device"));
-    let near = pair.near.pool(PoolSpec::host(MIB).label("near")).unwrap();
-    pair.far.pool(PoolSpec::host(MIB).label("host")).unwrap();
-    let region = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
-    let few = [Span { local: 0, remote: 0, len: 4096 }];
-    let error = Plan::write(&near_device, &region("host")).extents(&few).build().err().unwrap().to_string();
-    assert!(error.contains(words), "{error}");
-    assert_ne!(region("device").access_path(), "gpudirect (dma-buf)");
-    let host = Plan::write(&near, &region("host")).extents(&few).build().unwrap();
-    assert_eq!(pair.peer.submit(&host, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes, 4096);
+/// What cards do not reach is staged at that end, and why is said; where it may not be, a plan is refused with the same words.
+fn staged(cards: &[Arc<ModelAdapter>; 2], words: &str) {
+    for is_off in [false, true] {
+        let pair = Pair::over_cards(cards, |mut config| {
+            config.device.staging = if is_off { StagingChoice::Off } else { StagingChoice::Auto };
+            config
+        });
+        let (here, there) = (Buffer::new(4 * MIB), Buffer::new(4 * MIB));
+        let (near_device, _far_device) = (part(&here, &pair.near, "device"), part(&there, &pair.far, "device"));
+        let near = pair.near.pool(PoolSpec::host(MIB).label("near")).unwrap();
+        pair.far.pool(PoolSpec::host(MIB).label("host")).unwrap();
+        let region = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
+        let few = [Span { local: 0, remote: 0, len: 4096 }];
+        let device = region("device");
+        if is_off {
+            assert_eq!(device.access_path(), "none");
+            let error = Plan::write(&near_device, &region("host")).extents(&few).build().err().unwrap().to_string();
+            assert!(error.contains(words), "{error}");
+        } else {
+            assert_eq!(device.access_path(), "staged");
+            assert!(device.access_reason().contains(words), "{}", device.access_reason());
+            here.write(&pattern(4 * MIB, 1));
+            there.write(&pattern(4 * MIB, 2));
+            let plan = Plan::write(&near_device, &device).extents(&spans()).build().unwrap();
+            let moved = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+            assert_eq!(moved.bytes, spans().iter().map(|span| span.len).sum::<u64>());
+            let (from, mut expected) = (pattern(4 * MIB, 1), pattern(4 * MIB, 2));
+            for Span { local, remote, len } in spans() {
+                let (local, remote) = ((local + INTO) as usize, (remote + INTO) as usize);
+                expected[remote..remote + len as usize].copy_from_slice(&from[local..local + len as usize]);
+            }
+            assert!(there.read() == expected);
+        }
+        let host = Plan::write(&near, &region("host")).extents(&few).build().unwrap();
+        assert_eq!(pair.peer.submit(&host, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes, 4096);
+    }
+}
+
+/// One end's card reaches its device's memory, and the other end's does not.
+pub(crate) fn at_one_end() {
+    for refuses in [0, 1] {
+        let cards = cards();
+        cards[refuses].refuse_dma_bufs();
+        let pair = Pair::over_cards(&cards, as_it_is);
+        let (here, there) = (Buffer::new(4 * MIB), Buffer::new(4 * MIB));
+        let (near, _far) = (part(&here, &pair.near, "device"), part(&there, &pair.far, "device"));
+        let far = pair.peer.wait_region("device", PATIENCE).unwrap();
+        assert_eq!(far.access_path(), ["gpudirect (dma-buf)", "staged"][refuses]);
+        for is_write in [true, false] {
+            here.write(&pattern(4 * MIB, 1));
+            there.write(&pattern(4 * MIB, 2));
+            let plan = if is_write { Plan::write(&near, &far) } else { Plan::read(&near, &far) };
+            let plan = plan.extents(&spans()).build().unwrap();
+            pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+            let (mut near_bytes, mut far_bytes) = (pattern(4 * MIB, 1), pattern(4 * MIB, 2));
+            for Span { local, remote, len } in spans() {
+                let (local, remote) = ((local + INTO) as usize, (remote + INTO) as usize);
+                let (local, remote) = (local..local + len as usize, remote..remote + len as usize);
+                match is_write {
+                    true => far_bytes[remote].copy_from_slice(&near_bytes[local]),
+                    false => near_bytes[local].copy_from_slice(&far_bytes[remote]),
+                }
+            }
+            assert!(here.read() == near_bytes && there.read() == far_bytes, "{refuses} refuses, write: {is_write}");
+        }
+    }
 }
 
 pub(crate) fn by_cards() {
     let cards = cards();
     cards.iter().for_each(|card| card.refuse_dma_bufs());
-    refused(&cards, "by dma-buf: memory of a device on model0/1: its driver takes no dma-buf");
+    staged(&cards, ": its driver takes no dma-buf");
 }
 
 pub(crate) fn by_the_driver() {
-    refused(&cards(), "the driver gives out no dma-buf of GPU-");
+    staged(&cards(), "the driver gives out no dma-buf of GPU-");
 }
 
 pub(crate) fn by_the_device() {
-    refused(&cards(), "cannot be reached by RDMA cards (GPUDirect RDMA)");
+    staged(&cards(), "cannot be reached by RDMA cards (GPUDirect RDMA)");
 }
 
 pub(crate) fn without_a_flush() {
-    refused(&cards(), "does not say when it sees what RDMA cards have written");
+    staged(&cards(), "does not say when it sees what RDMA cards have written");
 }
 
 /// A card waits for no stream: the post does until the streams have passed that copies were ordered behind.

@@ -7,12 +7,18 @@ use penstock::{
     Cause, Config, Engine, LocalRegion, NoteId, Plan, Pool, PoolSpec, RemoteRegion, Rights, Span, Submit, SystemEnv,
 };
 
+use penstock_verbs::model::{ModelNetwork, Options};
+
 use crate::MIB;
 use crate::card::{self, Buffer, Card};
 use crate::counted;
 use crate::engines::{PATIENCE, Pair, pattern};
 
+/// Transports between processes.
 pub(crate) const OVER: [TransportName; 3] = [TransportName::Shm, TransportName::Tcp, TransportName::Datagram];
+/// These and model cards, which do not reach memory of devices themselves.
+const OVER_ALL: [TransportName; 4] =
+    [TransportName::Shm, TransportName::Tcp, TransportName::Datagram, TransportName::Verbs];
 
 /// Where the memory of a side is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +88,15 @@ struct Stage {
 
 impl Stage {
     fn new(transport: TransportName, kinds: Kinds, bytes: u64, configured: impl Fn(Config) -> Config) -> Self {
-        let pair = Pair::over(transport, configured);
+        let pair = match transport {
+            TransportName::Verbs => {
+                let network = ModelNetwork::new(Options::default());
+                let cards = [network.adapter(), network.adapter()];
+                cards.iter().for_each(|card| card.refuse_dma_bufs());
+                Pair::over_cards(&cards, configured)
+            }
+            _ => Pair::over(transport, configured),
+        };
         let near = Side::new(kinds.0, &pair.near, "near", bytes);
         let far = Side::new(kinds.1, &pair.far, "far", bytes);
         let region = pair.peer.wait_region("far", PATIENCE).unwrap();
@@ -132,7 +146,7 @@ pub(crate) fn both_directions() {
     ];
     let each = || KINDS.into_iter().flat_map(|kinds| settings.map(|configured| (kinds, configured)));
     for (transport, (kinds, configured)) in
-        OVER.into_iter().flat_map(|transport| each().map(move |each| (transport, each)))
+        OVER_ALL.into_iter().flat_map(|transport| each().map(move |each| (transport, each)))
     {
         let stage = Stage::new(transport, kinds, 8 * MIB, configured);
         let Stage { near, far, .. } = &stage;
@@ -261,7 +275,7 @@ pub(crate) fn host_memory_of_the_callers() {
 
 /// A transfer that is given up while the device has it: the memory that the device has is withheld until it is done, and nothing else is touched.
 pub(crate) fn given_up() {
-    for (transport, kinds) in OVER.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
+    for (transport, kinds) in OVER_ALL.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
         for is_write in [true, false] {
             let case = format!("{transport}, {kinds:?}, write: {is_write}");
             let stage = Stage::new(transport, kinds, MIB, |config| config);
@@ -301,7 +315,7 @@ pub(crate) fn given_up() {
 
 /// The peer takes its memory back while a device copies what is to go there.
 pub(crate) fn withdrawn_there() {
-    for (transport, kinds) in OVER.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
+    for (transport, kinds) in OVER_ALL.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
         let case = format!("{transport}, {kinds:?}");
         let stage = Stage::new(transport, kinds, MIB, |config| config);
         let card = Card::of_this_process();
@@ -317,7 +331,8 @@ pub(crate) fn withdrawn_there() {
         // From host memory the bytes have come as far as the peer's device.
         assert_eq!(back.is_quiesced(), kinds.0 == Device, "{case}");
         card.go_on();
-        assert_eq!(transfers.1.wait().unwrap().bytes, MIB / 2, "{case}");
+        let moved = transfers.1.wait().unwrap_or_else(|fault| panic!("{case}: {fault:?}"));
+        assert_eq!(moved.bytes, MIB / 2, "{case}");
         wait_until(|| stage.pair.far.quarantined().is_empty());
         let seen = stage.far.read();
         if kinds.0 == Device {
@@ -332,7 +347,7 @@ pub(crate) fn withdrawn_there() {
 
 /// The session ends while a device has a part of it: memory is free when the device is done.
 pub(crate) fn session_ends() {
-    for (transport, kinds) in OVER.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
+    for (transport, kinds) in OVER_ALL.into_iter().flat_map(|transport| KINDS.map(|kinds| (transport, kinds))) {
         for is_write in [true, false] {
             let case = format!("{transport}, {kinds:?}, write: {is_write}");
             let stage = Stage::new(transport, kinds, MIB, |config| config);
@@ -389,7 +404,12 @@ pub(crate) fn without_allocations() {
             let transfers = plans.each_ref().map(|plan| stage.pair.peer.submit(plan, Submit::new()).unwrap());
             transfers.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
         };
-        (0..300).for_each(|_| round());
+        // More at once than later.
+        for plan in (0..100).map(|step| &plans[step % 2]) {
+            let transfers = [(); 4].map(|()| stage.pair.peer.submit(plan, Submit::new()).unwrap());
+            transfers.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
+        }
+        (0..100).for_each(|_| round());
         let counted = counted::allocations(|| (0..50).for_each(|_| round()));
         assert_eq!(counted, 0, "{kinds:?}");
     }
@@ -397,7 +417,7 @@ pub(crate) fn without_allocations() {
 
 /// What is not staged is refused when its plan is built, and leaves the session as it is.
 pub(crate) fn refusals() {
-    for transport in OVER {
+    for transport in OVER_ALL {
         let off = |mut config: Config| {
             config.device.staging = StagingChoice::Off;
             config
@@ -412,7 +432,9 @@ pub(crate) fn refusals() {
         let refused = Plan::write(&host, &far_device).extents(&spans).build().err().unwrap();
         assert!(refused.to_string().contains("it is memory of a device"), "{transport}: {refused}");
         let refused = Plan::read(stage.near.region(), &stage.region).extents(&spans).build().err().unwrap();
-        assert!(refused.to_string().contains("unless `device.staging` is `off`"), "{transport}: {refused}");
+        let words =
+            if transport == TransportName::Verbs { "takes no dma-buf" } else { "unless `device.staging` is `off`" };
+        assert!(refused.to_string().contains(words), "{transport}: {refused}");
         let plan = Plan::write(&host, &stage.region).extents(&spans).build().unwrap();
         assert_eq!(stage.pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap().bytes, 4096);
     }
