@@ -114,11 +114,13 @@ impl<E: Env> Engine<E> {
         let (name_text, host) = (name.to_string(), env.host());
         let card =
             EngineDescriptor { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
-        let staging = (config.device.staging == StagingChoice::Auto).then(|| {
+        let staging = {
+            // Off or not: a peer may stage its own.
+            let devices = devices.clone().filter(|_| config.device.staging == StagingChoice::Auto);
             let (segments, registry, bytes) =
                 (Arc::clone(&segments), Arc::clone(&registry), config.device.staging_bytes);
-            Arc::new(Staging::new(devices.clone(), segments, registry, bytes))
-        });
+            Arc::new(Staging::new(devices, segments, registry, bytes))
+        };
         let drivers = drivers(&transports, devices.as_deref(), workers).map_err(system(DRIVER))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &segments, worker)).unzip();
         let process = env.process();

@@ -17,13 +17,17 @@ use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
 use penstock_transport::{
-    AccessPath, AdvertisedRegion, Caps, ImportError, PeerView, Registrar, RemoteMemory, StagedSession, UNREACHED_DEVICE,
+    AccessPath, AdvertisedRegion, Caps, ImportError, PeerView, Registrar, RemoteMemory, StagedSession, why_unreached,
 };
 
 use crate::error::{ConnectError, RegionError};
 
-/// Why a device's memory is not reached where a transport has no way to it.
-const UNREACHED: &str = "it is memory of a device, which this session's transport does not reach; move it to host memory first, or connect engines of one process";
+/// A peer's memory of a device is not reached, for this reason.
+fn unreached(why: &str) -> String {
+    format!(
+        "it is memory of a device, which this session does not reach (at its engine: {why}); move it to host memory first, or connect engines of one process"
+    )
+}
 
 /// A peer, from the moment its session stands.
 pub(crate) struct PeerState {
@@ -39,7 +43,7 @@ pub(crate) struct PeerState {
     pub(crate) rails: Vec<String>,
     pub(crate) peer_view: PeerView,
     pub(crate) registrar: Arc<dyn Registrar>,
-    pub(crate) staged: Option<Arc<StagedSession>>,
+    pub(crate) staged: Arc<StagedSession>,
     /// Whether the process behind it still lives.
     pub(crate) process: Arc<ProcessWatch>,
     /// What its owner state said about departures from our place when the session began.
@@ -84,7 +88,7 @@ pub(crate) struct PeerParts {
     pub(crate) rails: Vec<String>,
     pub(crate) peer_view: PeerView,
     pub(crate) registrar: Arc<dyn Registrar>,
-    pub(crate) staged: Option<Arc<StagedSession>>,
+    pub(crate) staged: Arc<StagedSession>,
     pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
@@ -530,16 +534,16 @@ impl PeerState {
 
     /// How the region's memory would be reached from here.
     pub(crate) fn access_path(&self, entry: &RemoteEntry) -> AccessPath {
-        if entry.news.path == UNREACHED_DEVICE {
-            return AccessPath { name: AccessPath::NONE, reason: UNREACHED.to_owned() };
+        if let Some(why) = why_unreached(&entry.news.path) {
+            return AccessPath { name: AccessPath::NONE, reason: unreached(&why) };
         }
         self.registrar.access_path(&self.described(entry))
     }
 
     /// The region's memory as this process reaches it, mapped at the first call.
     pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<RemoteMemory, ImportError> {
-        if entry.news.path == UNREACHED_DEVICE {
-            return Err(ImportError::NoPath(UNREACHED.to_owned()));
+        if let Some(why) = why_unreached(&entry.news.path) {
+            return Err(ImportError::NoPath(unreached(&why)));
         }
         let mut tokens = entry.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = entry.memory.get() {

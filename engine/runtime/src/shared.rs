@@ -50,7 +50,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     /// What moves device memory where a transport does not reach it.
-    pub(crate) staging: Option<Arc<Staging>>,
+    pub(crate) staging: Arc<Staging>,
     /// Those of the configuration, with those that are not here.
     pub(crate) reports: Vec<TransportReport>,
     pub(crate) slots: Slab<Slot>,
@@ -384,7 +384,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) registry: Arc<Registry>,
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
-    pub(crate) staging: Option<Arc<Staging>>,
+    pub(crate) staging: Arc<Staging>,
     pub(crate) reports: Vec<TransportReport>,
     pub(crate) ports: Vec<WorkerShared>,
     pub(crate) waker: Arc<dyn Waker>,

@@ -45,7 +45,7 @@ pub use lane::{
 };
 pub use link::{
     AdvertisedRegion, ControlSender, Exported, Fds, ImportError, JoinError, Link, LocalEnd, Registrar, RemoteEnd,
-    Scope, Streams, Transport, TransportMessages, UNREACHED_DEVICE,
+    Scope, Streams, Transport, TransportMessages, unreached_device, why_unreached,
 };
 pub use packets::{PacketStatistics, PeerPackets};
 pub use pair::Pair;

@@ -3,6 +3,7 @@
 //! A transport owns no socket. What it must tell the other side goes as an opaque blob, with file descriptors beside it,
 //! over the session's control connection.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -84,8 +85,18 @@ pub struct Exported {
 /// Why bytes do not go between a device's memory and a peer's.
 const NO_DEVICE_MEMORY: &str = "this transport moves host memory";
 
-/// The access blob of a device's memory, told to peers whose transport does not reach it ([`Registrar::reaches_device`]).
-pub const UNREACHED_DEVICE: &[u8] = b"memory of a device";
+const UNREACHED_DEVICE: &[u8] = b"memory of a device";
+const WHY_BYTES_MAX: usize = 400;
+
+/// The access blob of a device's memory, told to peers whose transport does not reach it ([`Registrar::reaches_device`]), with the reason.
+pub fn unreached_device(why: &str) -> Vec<u8> {
+    [UNREACHED_DEVICE, &why.as_bytes()[..why.floor_char_boundary(WHY_BYTES_MAX)]].concat()
+}
+
+/// The reason, if this is such a blob.
+pub fn why_unreached(access_blob: &[u8]) -> Option<Cow<'_, str>> {
+    access_blob.strip_prefix(UNREACHED_DEVICE).map(String::from_utf8_lossy)
+}
 
 /// Why a peer's region cannot be reached.
 #[derive(Debug, thiserror::Error)]

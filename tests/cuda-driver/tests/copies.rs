@@ -555,6 +555,8 @@ on_stand_in! { staged:
     stand_in_host_memory_of_the_callers_is_staged_within_a_process: host_memory_of_the_callers, "seed=28";
     stand_in_what_is_staged_costs_no_allocation: without_allocations, "seed=26";
     stand_in_what_is_not_staged_is_refused_with_words: refusals, "seed=27";
+    stand_in_a_thousand_cycles_leave_nothing_behind: cycles, "seed=30";
+    stand_in_each_memory_says_how_it_is_reached: paths, "seed=29";
 }
 
 #[test]

@@ -15,7 +15,7 @@ use penstock_session::{
     ControlMessage, CounterNews, Frame, RegionNews, RegionsAdvertised, RegionsGone, WithdrawnRanges,
 };
 use penstock_transport::host::OwnerState;
-use penstock_transport::{Exported, Fds, UNREACHED_DEVICE};
+use penstock_transport::{Exported, Fds};
 
 use super::connection::Broken;
 use super::introduce::Introduction;
@@ -212,10 +212,7 @@ impl Advertised {
 fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
     // Read first: memory that is renewed meanwhile is announced once more, under its next generation.
     let generation = region.generation().0;
-    let is_reached = region.host().is_some() || peer.registrar.reaches_device(region).is_ok();
-    let unreached = || Exported { access_blob: UNREACHED_DEVICE.to_vec(), ..Exported::default() };
-    let exported = if is_reached { peer.registrar.export(region) } else { unreached() };
-    let Exported { access_blob: path, fd: token, extra_fds: more } = exported;
+    let Exported { access_blob: path, fd: token, extra_fds: more } = peer.registrar.export(region);
     let tokens = token.into_iter().chain(more).collect();
     let mut label = region.label().to_owned();
     label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));

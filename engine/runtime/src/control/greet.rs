@@ -379,13 +379,7 @@ impl<E: Env> Control<E> {
         let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
         let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
         let peer_index = greeter.peer_index.expect("a place is reserved before an offer is made");
-        let (link, staged) = match &self.shared.staging {
-            Some(staging) => {
-                let (link, staged) = staging.over(link, peer_index, theirs.workers.into());
-                (link, Some(staged))
-            }
-            None => (link, None),
-        };
+        let (link, staged) = self.shared.staging.over(link, peer_index, theirs.workers.into());
         let call = greeter.call.take();
         let socket = match call.as_ref().map(|call| &call.way) {
             Some(ConnectTarget::Socket(path)) => path.clone(),

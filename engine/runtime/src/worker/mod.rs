@@ -94,10 +94,7 @@ impl LaneEntry {
     fn stage(self, worker: usize) -> Self {
         let (lane, peer) = (self.lane, self.peer);
         let watched = Arc::clone(&peer);
-        let lane = match &peer.staged {
-            Some(staged) => staged.lane(lane, worker, Arc::new(move || watched.is_over())),
-            None => lane,
-        };
+        let lane = peer.staged.lane(lane, worker, Arc::new(move || watched.is_over()));
         Self { lane, peer, is_staged: true, ..self }
     }
 }
@@ -333,7 +330,7 @@ impl<E: Env> Worker<E> {
                     self.lanes.resize_with(index + 1, || None);
                 }
                 let completes_before_placement = lane.completes_before_placement();
-                let has_devices = peer.staged.as_ref().is_some_and(|staged| staged.has_devices());
+                let has_devices = peer.staged.has_devices();
                 let (is_staged, transfers_drained) = (false, false);
                 let mut entry = LaneEntry { lane, peer, completes_before_placement, is_staged, transfers_drained };
                 if has_devices {

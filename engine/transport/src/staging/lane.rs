@@ -10,6 +10,7 @@ use penstock_core::{Cause, Direction, Span};
 use penstock_memory::Memory;
 use penstock_ring::ReadyBits;
 
+use super::message::Answer;
 use super::op::{Hop, OpOf, StagedOp};
 use super::peer::{DIRECTIONS, GrantedTo, Grants};
 use super::slots::{IsOver, SLOT_BYTES, StagingSlot};
@@ -46,9 +47,6 @@ pub(super) struct SpoiltSlot {
     pub(super) transfer_bytes: u64,
 }
 
-/// An answer to a worker of the peer: the number of its copy, and how that has ended.
-pub(super) type Answer = (u16, u64, Result<(), Cause>);
-
 pub(super) struct StagedLane {
     /// Dropped before slots are given back.
     pub(super) inner: Box<dyn Lane>,
@@ -68,7 +66,8 @@ pub(super) struct StagedLane {
     pub(super) granted: Vec<GrantedTo>,
     /// Those that are being granted.
     pub(super) fresh: Vec<StagingSlot>,
-    pub(super) answers: Vec<Answer>,
+    /// With the worker of the peer that each is for.
+    pub(super) answers: Vec<(u16, Answer)>,
     /// The peer's that are given back when nothing comes into them any more.
     pub(super) spoilt: Vec<SpoiltSlot>,
     /// Lists of spans, to be used again.
@@ -256,6 +255,7 @@ impl StagedLane {
             slot,
             slots,
             grant,
+            gives_back: false,
             is_cancelled: false,
         };
         op.hop = op.first_hop();
@@ -352,13 +352,13 @@ impl StagedLane {
     /// Nothing of an operation is left, and nobody hears of it. The peer's slot is used again only if it `is_quiet`.
     fn take_out(&mut self, place: usize, is_quiet: bool) {
         let Some(op) = self.ops.get_mut(place).and_then(Option::take) else { return };
-        let StagedOp { of, slot, grant, mut spans, direction, transfer, transfer_bytes, .. } = op;
+        let StagedOp { of, slot, grant, mut spans, direction, transfer, transfer_bytes, gives_back, .. } = op;
         match of {
             OpOf::Worker(_) => {
                 self.slots[direction as usize] -= usize::from(slot.is_some());
                 let grants = &mut self.grants[direction as usize];
                 match grant {
-                    Some(grant) if is_quiet => grants.put(grant),
+                    Some(grant) if is_quiet && !gives_back => grants.put(grant),
                     Some(slot) => {
                         grants.forget();
                         self.spoilt.push(SpoiltSlot { direction, slot, transfer, transfer_bytes });
@@ -394,7 +394,7 @@ impl StagedLane {
         match of {
             OpOf::Worker(completion_id) => events.completed(completion_id, result),
             OpOf::Peer { worker, number } => {
-                self.answers.push((worker, number, result.map(drop).map_err(|failure| failure.cause)));
+                self.answer(worker, number, result.map(drop).map_err(|failure| failure.cause));
             }
         }
     }

@@ -6,7 +6,7 @@
 //!          GRANTED     slot u32 …              they may be used until they are given back
 //!          GIVEN_BACK  slot u32 …
 //!          COPY        slot u32 | region u32 | generation u32 | 0 | number u64 | revision u64 | extents: offset u64, len u64 …
-//!          COPIED      number u64, cause u64 … 0: all of its bytes are there
+//!          COPIED      number u64, cause and flags u64 … 0: all of its bytes are there; bit 8: others want the slot
 //! ```
 //!
 //! Numbers are little-endian. The direction is the asking side's: a WRITE's bytes are copied out of the slot, a READ's into it.
@@ -31,6 +31,8 @@ const GRANTED: u8 = 2;
 const GIVEN_BACK: u8 = 3;
 const COPY: u8 = 4;
 const COPIED: u8 = 5;
+
+const SLOT_IS_WANTED: u64 = 1 << 8;
 
 /// Which worker of each side it is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,16 +79,27 @@ impl SlotList<'_> {
     }
 }
 
+/// How a copy has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    pub number: u64,
+    pub end: Result<(), Cause>,
+    /// Others wait for slots: this one is to be given back once its bytes are where they belong.
+    pub is_slot_wanted: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answers<'a>(&'a [[u8; PAIR_BYTES]]);
 
 impl Answers<'_> {
-    /// Numbers of copies, and how each has ended.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, Result<(), Cause>)> + '_ {
-        let answer = |(number, cause)| match u8::try_from(cause) {
-            Ok(0) => (number, Ok(())),
-            // A cause of a later release.
-            cause => (number, Err(cause.ok().and_then(Cause::from_code).unwrap_or(Cause::PeerCorrupt))),
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Answer> + '_ {
+        let answer = |(number, word): (u64, u64)| {
+            let end = match word as u8 {
+                0 => Ok(()),
+                // Else it is a cause of a later release.
+                cause => Err(Cause::from_code(cause).unwrap_or(Cause::PeerCorrupt)),
+            };
+            Answer { number, end, is_slot_wanted: word & SLOT_IS_WANTED != 0 }
         };
         self.0.iter().map(pair).map(answer)
     }
@@ -201,15 +214,12 @@ pub fn put_copy(
     extents.for_each(|(offset, len)| [offset, len].iter().for_each(|number| out.extend(number.to_le_bytes())));
 }
 
-pub fn put_copied(
-    out: &mut Vec<u8>,
-    workers: Workers,
-    answers: impl ExactSizeIterator<Item = (u64, Result<(), Cause>)>,
-) {
+pub fn put_copied(out: &mut Vec<u8>, workers: Workers, answers: impl ExactSizeIterator<Item = Answer>) {
     head(out, workers, COPIED, Direction::Write, answers.len());
-    for (number, end) in answers {
+    for Answer { number, end, is_slot_wanted } in answers {
         let cause = end.err().map_or(0, |cause| u64::from(cause.code()));
-        [number, cause].iter().for_each(|number| out.extend(number.to_le_bytes()));
+        let word = cause | if is_slot_wanted { SLOT_IS_WANTED } else { 0 };
+        [number, word].iter().for_each(|number| out.extend(number.to_le_bytes()));
     }
 }
 
@@ -244,7 +254,8 @@ mod tests {
             assert_eq!(CopyHead { direction, slot, key, number, revision }, copy);
             assert_eq!(heard.extents().collect::<Vec<_>>(), extents);
         }
-        let answers = [(1, Ok(())), (u64::MAX, Err(Cause::OutOfBounds))];
+        let answer = |number, end, is_slot_wanted| Answer { number, end, is_slot_wanted };
+        let answers = [answer(1, Ok(()), true), answer(u64::MAX, Err(Cause::OutOfBounds), false)];
         put_copied(&mut out, WORKERS, answers.into_iter());
         let Ok((WORKERS, StagingMessage::Copied(heard))) = parse(&out) else { panic!() };
         assert_eq!(heard.iter().collect::<Vec<_>>(), answers);

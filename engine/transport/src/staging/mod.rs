@@ -19,7 +19,6 @@ mod peer;
 mod slots;
 mod talk;
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -38,7 +37,7 @@ use crate::caps::Caps;
 use crate::device::Devices;
 use crate::host::EngineSegments;
 use crate::lane::{Lane, LaneFault};
-use crate::link::{AdvertisedRegion, Exported, ImportError, Link, Registrar, UNREACHED_DEVICE};
+use crate::link::{AdvertisedRegion, Exported, ImportError, Link, Registrar, unreached_device};
 use crate::pair::Pair;
 use crate::peer_view::PeerView;
 use crate::remote::{AccessPath, RemoteMemory, RemoteSlots, StagedMemory};
@@ -91,7 +90,9 @@ impl Staging {
             mail: (0..self.segments.workers()).map(|_| Default::default()).collect(),
         };
         let (inner, staging) = (Arc::clone(&link.registrar), Arc::clone(self));
-        let registrar = Arc::new(StagedRegistrar { inner, staging, imported: Mutex::default() });
+        let is_one_host = link.peer_view.has_cpu_access();
+        let (imported, is_told) = (Mutex::default(), AtomicBool::new(!is_one_host));
+        let registrar = Arc::new(StagedRegistrar { inner, staging, imported, is_told });
         (Link { registrar, ..link }, Arc::new(session))
     }
 
@@ -113,7 +114,8 @@ impl Staging {
                 Some(memory.clone()).filter(|memory| memory.device().is_some() && inner.reaches_device(local).is_err())
             }
         };
-        if device.is_none() && !matches!(remote, RemoteMemory::Staged(_)) {
+        // Where there are no slots the transport has the words.
+        if (device.is_none() || self.devices.is_none()) && !matches!(remote, RemoteMemory::Staged(_)) {
             return None;
         }
         let pair = Pair {
@@ -142,7 +144,9 @@ impl Staging {
         rights: Rights,
         device: &Memory,
     ) -> Result<&'a Arc<Slots>, String> {
-        let devices = self.devices.as_ref().ok_or("this process has no devices")?;
+        let devices = self.devices.as_ref().ok_or(
+            "this transport moves host memory, through which a device's is moved unless `device.staging` is `off`",
+        )?;
         let slots = match slots.get() {
             Some(slots) => slots,
             None => {
@@ -269,8 +273,10 @@ impl StagedSession {
 struct StagedRegistrar {
     inner: Arc<dyn Registrar>,
     staging: Arc<Staging>,
-    /// The peer's slots.
-    imported: Mutex<HashMap<RegionKey, RemoteMemory>>,
+    /// The peer's slots, by direction: those that were told last.
+    imported: Mutex<[Option<RemoteSlots>; 2]>,
+    /// Whether somebody was told, or need not be, that bytes go through host memory though both processes are on one host.
+    is_told: AtomicBool,
 }
 
 impl StagedRegistrar {
@@ -286,20 +292,19 @@ impl StagedRegistrar {
             let fd = if has_fd { fds.next() } else { None };
             let key = RegionKey { region: told.id, generation: told.generation };
             let mut imported = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
-            let memory = match imported.get(&key) {
-                Some(memory) => memory.clone(),
-                None => {
+            let known = &mut imported[told.direction as usize];
+            match known {
+                Some(known) if known.key == key => {}
+                _ => {
                     let advertised = AdvertisedRegion {
                         epoch: region.epoch,
                         rights: right_for(told.direction),
                         ..told.advertised()
                     };
-                    let memory = self.inner.import(&advertised, fd)?;
-                    imported.insert(key, memory.clone());
-                    memory
+                    *known = Some(RemoteSlots { key, memory: self.inner.import(&advertised, fd)? });
                 }
-            };
-            slots[told.direction as usize] = Some(RemoteSlots { key, memory });
+            }
+            slots[told.direction as usize] = known.clone();
         }
         Ok(RemoteMemory::Staged(Arc::new(StagedMemory { bytes: region.bytes, slots })))
     }
@@ -313,7 +318,7 @@ impl Registrar for StagedRegistrar {
         let Err(not_reached) = self.inner.reaches_device(region) else { return self.inner.export(region) };
         self.staging.export(&*self.inner, region, &not_reached).unwrap_or_else(|why| {
             tracing::warn!(region = region.label(), why, "memory of a device is not offered to a peer");
-            Exported { access_blob: UNREACHED_DEVICE.to_vec(), ..Exported::default() }
+            Exported { access_blob: unreached_device(&why), ..Exported::default() }
         })
     }
 
@@ -350,8 +355,18 @@ impl Registrar for StagedRegistrar {
     }
 
     fn pair(&self, caps: &Caps, local: &Arc<Region>, remote: &RemoteMemory) -> Result<Pair, ImportError> {
-        let staged = self.staging.pair(&*self.inner, caps, local, remote);
-        staged.unwrap_or_else(|| self.inner.pair(caps, local, remote))
+        let Some(staged) = self.staging.pair(&*self.inner, caps, local, remote) else {
+            return self.inner.pair(caps, local, remote);
+        };
+        // Relaxed: at worst it is said twice.
+        if staged.is_ok() && !self.inner.reaches_devices() && !self.is_told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                region = local.label(),
+                "bytes between a device's memory and another process of this host go through pinned host memory, one or two copies more: \
+                 engines of one process (transport `local`) copy directly"
+            );
+        }
+        staged
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {

@@ -58,6 +58,8 @@ pub(super) struct StagedOp {
     pub(super) slots: Option<Arc<Slots>>,
     /// It goes through one at the peer.
     pub(super) grant: Option<u32>,
+    /// That one is given back when this has ended: others want it.
+    pub(super) gives_back: bool,
     /// The worker has given it up, and waits until it touches nothing.
     pub(super) is_cancelled: bool,
 }

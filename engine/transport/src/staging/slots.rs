@@ -91,6 +91,11 @@ impl Slots {
         Some(StagingSlot { slots: Some(Arc::clone(self)), place: place? })
     }
 
+    /// Whether somebody has found none, and waits.
+    pub(super) fn are_wanted(&self) -> bool {
+        !self.lock().without.is_empty()
+    }
+
     /// The session of a peer that had these has ended.
     pub(super) fn leave(&self, slots: impl Iterator<Item = StagingSlot>, is_over: &IsOver) {
         let keep = |mut slot: StagingSlot| {

@@ -8,7 +8,7 @@ use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::copy::hint_for;
 
 use super::lane::{MESSAGE, PLACE_BITS, SpoiltSlot, StagedLane};
-use super::message::{self, ANSWERS_MAX, CopyRequest, StagingMessage, Workers};
+use super::message::{self, ANSWERS_MAX, Answer, CopyRequest, StagingMessage, Workers};
 use super::op::{Hop, OpOf, StagedOp};
 use super::peer::{DIRECTIONS, GrantedTo};
 use super::slots::{SLOT_BYTES, StagingSlot};
@@ -90,7 +90,7 @@ impl StagedLane {
         let workers = self.to_peer();
         while let Some(&(to, ..)) = self.answers.first() {
             let count = self.answers.iter().take(ANSWERS_MAX).take_while(|answer| answer.0 == to).count();
-            let answers = self.answers[..count].iter().map(|&(_, number, end)| (number, end));
+            let answers = self.answers[..count].iter().map(|&(_, answer)| answer);
             message::put_copied(&mut self.message, Workers { to, from: self.worker as u16 }, answers);
             if !self.say_now()? {
                 break;
@@ -127,10 +127,9 @@ impl StagedLane {
     fn grant(&mut self, direction: Direction) -> Result<bool, LaneFault> {
         let (who, mut any) = ((self.worker, self.session.peer_index), false);
         for place in 0..self.granted.len() {
-            let slots = |granted: &GrantedTo| granted.slots[direction as usize].has();
-            let has: usize = self.granted.iter().map(slots).sum();
+            // Each worker of the peer as if it were another peer, or the first to come would keep the others from theirs.
             let GrantedTo { worker, slots } = &self.granted[place];
-            let lacks = slots[direction as usize].lacks();
+            let (has, lacks) = (slots[direction as usize].has(), slots[direction as usize].lacks());
             let Some(slots) = self.session.staging.for_peers(direction).filter(|_| lacks > 0) else { continue };
             self.fresh.extend((0..lacks).map_while(|step| slots.take(who, has + step)));
             if self.fresh.is_empty() {
@@ -146,6 +145,10 @@ impl StagedLane {
             }
             self.fresh = fresh;
             any |= is_said;
+        }
+        if any {
+            // The next time another one is the first.
+            self.granted.rotate_left(1);
         }
         Ok(any)
     }
@@ -197,9 +200,7 @@ impl StagedLane {
                     }
                 }
                 StagingMessage::Copy(copy) => self.serve(&copy, workers.from)?,
-                StagingMessage::Copied(answers) => {
-                    answers.iter().for_each(|(number, end)| self.copied(number, end, events))
-                }
+                StagingMessage::Copied(answers) => answers.iter().for_each(|answer| self.copied(answer, events)),
             }
         }
         self.heard = heard;
@@ -207,14 +208,22 @@ impl StagedLane {
         Ok(())
     }
 
+    pub(super) fn answer(&mut self, worker: u16, number: u64, end: Result<(), Cause>) {
+        let staging = &self.session.staging;
+        let are_wanted = |direction| staging.for_peers(direction).is_some_and(|slots| slots.are_wanted());
+        let is_slot_wanted = DIRECTIONS.into_iter().any(are_wanted);
+        self.answers.push((worker, Answer { number, end, is_slot_wanted }));
+    }
+
     /// The peer has copied, or has not.
-    fn copied(&mut self, number: u64, end: Result<(), Cause>, events: &mut dyn LaneEvents) {
+    fn copied(&mut self, answer: Answer, events: &mut dyn LaneEvents) {
+        let Answer { number, end, is_slot_wanted } = answer;
         let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
         let Some(Some(op)) = self.ops.get_mut(place) else { return };
         if op.own_id != number || op.hop != Hop::Remote || !op.is_under_way {
             return;
         }
-        op.is_under_way = false;
+        (op.is_under_way, op.gives_back) = (false, is_slot_wanted);
         match end {
             Ok(()) => self.hop_is_over(place, events),
             Err(cause) => {
@@ -242,7 +251,7 @@ impl StagedLane {
             Ok(local) if has_devices => local,
             refused => {
                 granted.put(slot);
-                self.answers.push((worker, copy.number, Err(refused.err().unwrap_or(Cause::NoPath))));
+                self.answer(worker, copy.number, Err(refused.err().unwrap_or(Cause::NoPath)));
                 return Ok(());
             }
         };
@@ -271,6 +280,7 @@ impl StagedLane {
             slot: Some(slot),
             slots: Some(slots),
             grant: None,
+            gives_back: false,
             is_cancelled: false,
         };
         self.ops[place] = Some(op);

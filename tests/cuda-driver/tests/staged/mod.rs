@@ -415,6 +415,84 @@ pub(crate) fn without_allocations() {
     }
 }
 
+/// How each kind of memory of a peer is reached over each transport, and why not better.
+pub(crate) fn paths() {
+    let host = [
+        (TransportName::Shm, "mapped", "a pool"),
+        (TransportName::Tcp, "tcp", "the peer is met over the network"),
+        (TransportName::Datagram, "datagram", "the peer is met over the network"),
+        (TransportName::Verbs, "verbs", "model"),
+    ];
+    for (transport, name, reason) in host {
+        for kind in [Device, Host] {
+            let stage = Stage::new(transport, (Host, kind), MIB, |config| config);
+            let own = penstock::HostMemory::from_vec(pattern(MIB, 1)).unwrap();
+            stage.pair.far.register(own, "own", Rights::READ_WRITE).unwrap();
+            stage.pair.far.pool(PoolSpec::host(MIB).label("nothing").rights(Rights::NONE)).unwrap();
+            let found = |label| stage.pair.peer.wait_region(label, PATIENCE).unwrap();
+            let (path, why) = (stage.region.access_path(), stage.region.access_reason());
+            let (expected, words) = match kind {
+                Host => (name, reason),
+                Device if transport == TransportName::Verbs => ("staged", "takes no dma-buf"),
+                Device => ("staged", "this transport moves host memory"),
+            };
+            assert_eq!(path, expected, "{transport}, {kind:?}");
+            assert!(why.contains(words), "{transport}, {kind:?}: {why}");
+            let own = found("own").access_path();
+            assert!(if transport == TransportName::Shm {
+                ["process_vm", "bounce"].contains(&own)
+            } else {
+                own == name
+            });
+            assert_eq!(found("nothing").access_path(), "none", "{transport}");
+            // Engines' own memory between is nobody's to see.
+            let labels: Vec<String> = stage.pair.far.regions().iter().map(|region| region.label().to_owned()).collect();
+            assert!(!labels.iter().any(|label| label.contains("staging")), "{labels:?}");
+            assert!(stage.pair.peer.regions().iter().all(|region| !region.label().contains("staging")));
+        }
+    }
+}
+
+/// Sessions and registrations that come and go leave nothing behind: descriptors, memory, slots.
+pub(crate) fn cycles() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let memory = || {
+        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+        status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    for transport in OVER_ALL {
+        let mut stage = Stage::new(transport, (Host, Host), MIB, few_slots);
+        let buffers = [Buffer::new(MIB), Buffer::new(MIB)];
+        let spans = [Span { local: 0, remote: 0, len: MIB }];
+        let mut cycle = |round: u64| {
+            let label = format!("there {round}");
+            let (here, there) =
+                (buffers[0].register(&stage.pair.near, "here"), buffers[1].register(&stage.pair.far, &label));
+            let region = stage.pair.peer.wait_region(&label, PATIENCE).unwrap();
+            buffers[0].write(&pattern(MIB, round));
+            let plan = Plan::write(&here, &region).extents(&spans).build().unwrap();
+            assert_eq!(
+                stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes,
+                MIB
+            );
+            assert!(buffers[1].read() == pattern(MIB, round), "{transport}, {round}");
+            drop(plan);
+            assert!(
+                here.deregister(PATIENCE).unwrap().is_quiesced() && there.deregister(PATIENCE).unwrap().is_quiesced()
+            );
+            if round % 5 == 0 {
+                stage.pair.peer.disconnect(PATIENCE);
+                stage.pair.peer = stage.pair.near.connect(&stage.pair.far.descriptor(), PATIENCE).unwrap();
+            }
+        };
+        (0..50).for_each(&mut cycle);
+        let before = (descriptors(), memory());
+        (50..250).for_each(&mut cycle);
+        wait_until(|| descriptors() <= before.0);
+        assert!(memory() < before.1 + 8 * MIB, "{transport}: {} B, and {} B before", memory(), before.1);
+    }
+}
+
 /// What is not staged is refused when its plan is built, and leaves the session as it is.
 pub(crate) fn refusals() {
     for transport in OVER_ALL {
