@@ -480,7 +480,7 @@ pub(crate) fn cycles() {
             assert!(
                 here.deregister(PATIENCE).unwrap().is_quiesced() && there.deregister(PATIENCE).unwrap().is_quiesced()
             );
-            if round % 5 == 0 {
+            if round.is_multiple_of(5) {
                 stage.pair.peer.disconnect(PATIENCE);
                 stage.pair.peer = stage.pair.near.connect(&stage.pair.far.descriptor(), PATIENCE).unwrap();
             }
