@@ -11,20 +11,21 @@
 //!
 //! Numbers are little-endian. The direction is the asking side's: a WRITE's bytes are copied out of the slot, a READ's into it.
 
-use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::limits::{NOTE_BYTES_MAX, SPANS_PER_POST};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, RegionId};
 
-/// The longest message.
-pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + COPY_BYTES + SPANS_PER_POST * PAIR_BYTES;
+/// A `COPY` of as many extents as a post has spans: nothing is longer.
+const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + COPY_BYTES + SPANS_PER_POST * PAIR_BYTES;
+const _: () = assert!(MESSAGE_BYTES_MAX <= NOTE_BYTES_MAX, "a message is a note");
 
 const HEAD_BYTES: usize = 8;
 const COPY_BYTES: usize = 32;
 const PAIR_BYTES: usize = 16;
 
 /// Slots and answers in one message at most.
-pub const SLOTS_MAX: usize = 64;
-pub const ANSWERS_MAX: usize = 64;
+pub(super) const SLOTS_MAX: usize = 64;
+pub(super) const ANSWERS_MAX: usize = 64;
 
 const WANT: u8 = 1;
 const GRANTED: u8 = 2;
@@ -36,13 +37,13 @@ const SLOT_IS_WANTED: u64 = 1 << 8;
 
 /// Which worker of each side it is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Workers {
-    pub to: u16,
-    pub from: u16,
+pub(super) struct Workers {
+    pub(super) to: u16,
+    pub(super) from: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StagingMessage<'a> {
+pub(super) enum StagingMessage<'a> {
     Want { direction: Direction, asked: u64 },
     Granted { direction: Direction, slots: SlotList<'a> },
     GivenBack { direction: Direction, slots: SlotList<'a> },
@@ -52,47 +53,47 @@ pub enum StagingMessage<'a> {
 
 /// Asks the owner of a device's memory for a copy between it and a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyRequest<'a> {
-    pub direction: Direction,
-    pub slot: u32,
-    pub key: RegionKey,
+pub(super) struct CopyRequest<'a> {
+    pub(super) direction: Direction,
+    pub(super) slot: u32,
+    pub(super) key: RegionKey,
     /// What the answer names it by.
-    pub number: u64,
+    pub(super) number: u64,
     /// The owner's revision that the plan was checked against.
-    pub revision: u64,
+    pub(super) revision: u64,
     extents: &'a [[u8; PAIR_BYTES]],
 }
 
 impl CopyRequest<'_> {
     /// Where in the region, in the order of the bytes in the slot: offset and length.
-    pub fn extents(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + Clone + '_ {
+    pub(super) fn extents(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + Clone + '_ {
         self.extents.iter().map(pair)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotList<'a>(&'a [[u8; 4]]);
+pub(super) struct SlotList<'a>(&'a [[u8; 4]]);
 
 impl SlotList<'_> {
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.0.iter().map(|slot| u32::from_le_bytes(*slot))
     }
 }
 
 /// How a copy has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
-    pub number: u64,
-    pub end: Result<(), Cause>,
+pub(super) struct Answer {
+    pub(super) number: u64,
+    pub(super) end: Result<(), Cause>,
     /// Others wait for slots: this one is to be given back once its bytes are where they belong.
-    pub is_slot_wanted: bool,
+    pub(super) is_slot_wanted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answers<'a>(&'a [[u8; PAIR_BYTES]]);
+pub(super) struct Answers<'a>(&'a [[u8; PAIR_BYTES]]);
 
 impl Answers<'_> {
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Answer> + '_ {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = Answer> + '_ {
         let answer = |(number, word): (u64, u64)| {
             let end = match word as u8 {
                 0 => Ok(()),
@@ -112,10 +113,10 @@ fn pair(bytes: &[u8; PAIR_BYTES]) -> (u64, u64) {
 
 /// Bytes are not what a lane says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoMessage;
+pub(super) struct NoMessage;
 
 /// Reads a message. Any bytes are one, or none.
-pub fn parse(bytes: &[u8]) -> Result<(Workers, StagingMessage<'_>), NoMessage> {
+pub(super) fn parse(bytes: &[u8]) -> Result<(Workers, StagingMessage<'_>), NoMessage> {
     let (&[kind, direction, t0, t1, f0, f1, c0, c1], rest) =
         bytes.split_first_chunk::<HEAD_BYTES>().ok_or(NoMessage)?;
     let workers = Workers { to: u16::from_le_bytes([t0, t1]), from: u16::from_le_bytes([f0, f1]) };
@@ -172,12 +173,12 @@ fn head(out: &mut Vec<u8>, workers: Workers, kind: u8, direction: Direction, cou
     [workers.to, workers.from, count as u16].iter().for_each(|number| out.extend(number.to_le_bytes()));
 }
 
-pub fn put_want(out: &mut Vec<u8>, workers: Workers, direction: Direction, asked: u64) {
+pub(super) fn put_want(out: &mut Vec<u8>, workers: Workers, direction: Direction, asked: u64) {
     head(out, workers, WANT, direction, 0);
     out.extend(asked.to_le_bytes());
 }
 
-pub fn put_granted(
+pub(super) fn put_granted(
     out: &mut Vec<u8>,
     workers: Workers,
     direction: Direction,
@@ -187,22 +188,22 @@ pub fn put_granted(
     slots.for_each(|slot| out.extend(slot.to_le_bytes()));
 }
 
-pub fn put_given_back(out: &mut Vec<u8>, workers: Workers, direction: Direction, slots: &[u32]) {
+pub(super) fn put_given_back(out: &mut Vec<u8>, workers: Workers, direction: Direction, slots: &[u32]) {
     head(out, workers, GIVEN_BACK, direction, slots.len());
     slots.iter().for_each(|slot| out.extend(slot.to_le_bytes()));
 }
 
 /// What a COPY says beside its extents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyHead {
-    pub direction: Direction,
-    pub slot: u32,
-    pub key: RegionKey,
-    pub number: u64,
-    pub revision: u64,
+pub(super) struct CopyHead {
+    pub(super) direction: Direction,
+    pub(super) slot: u32,
+    pub(super) key: RegionKey,
+    pub(super) number: u64,
+    pub(super) revision: u64,
 }
 
-pub fn put_copy(
+pub(super) fn put_copy(
     out: &mut Vec<u8>,
     workers: Workers,
     copy: &CopyHead,
@@ -214,7 +215,7 @@ pub fn put_copy(
     extents.for_each(|(offset, len)| [offset, len].iter().for_each(|number| out.extend(number.to_le_bytes())));
 }
 
-pub fn put_copied(out: &mut Vec<u8>, workers: Workers, answers: impl ExactSizeIterator<Item = Answer>) {
+pub(super) fn put_copied(out: &mut Vec<u8>, workers: Workers, answers: impl ExactSizeIterator<Item = Answer>) {
     head(out, workers, COPIED, Direction::Write, answers.len());
     for Answer { number, end, is_slot_wanted } in answers {
         let cause = end.err().map_or(0, |cause| u64::from(cause.code()));
@@ -225,7 +226,6 @@ pub fn put_copied(out: &mut Vec<u8>, workers: Workers, answers: impl ExactSizeIt
 
 #[cfg(test)]
 mod tests {
-    use penstock_core::limits::NOTE_BYTES_MAX;
     use proptest::prelude::*;
 
     use super::*;
@@ -234,7 +234,6 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard() {
-        const { assert!(MESSAGE_BYTES_MAX <= NOTE_BYTES_MAX) };
         let mut out = Vec::new();
         for direction in [Direction::Write, Direction::Read] {
             put_want(&mut out, WORKERS, direction, 9);

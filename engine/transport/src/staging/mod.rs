@@ -12,7 +12,7 @@
 
 mod hops;
 mod lane;
-pub mod message;
+mod message;
 mod op;
 mod path;
 mod peer;

@@ -23,7 +23,7 @@ pub(super) enum Hop {
     Remote,
 }
 
-/// Whose it is.
+/// Who asked for an operation, and hears of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpOf {
     /// The worker's, which knows it by this.

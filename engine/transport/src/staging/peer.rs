@@ -84,7 +84,7 @@ impl Grants {
         (&self.free, true)
     }
 
-    /// They have been.
+    /// Those of the last look are the peer's again.
     pub(super) fn were_given_back(&mut self) {
         self.free.clear();
     }
@@ -156,7 +156,7 @@ impl Granted {
     }
 }
 
-/// By direction.
+/// In the order of the places that things by direction have.
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Write, Direction::Read];
 
 #[cfg(test)]

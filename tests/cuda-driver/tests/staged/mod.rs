@@ -14,7 +14,7 @@ use crate::card::{self, Buffer, Card};
 use crate::counted;
 use crate::engines::{PATIENCE, Pair, pattern};
 
-/// Transports between processes.
+/// Transports that need nothing but this machine's kernel.
 pub(crate) const OVER: [TransportName; 3] = [TransportName::Shm, TransportName::Tcp, TransportName::Datagram];
 /// These and model cards, which do not reach memory of devices themselves.
 const OVER_ALL: [TransportName; 4] =
