@@ -379,3 +379,32 @@ impl Registrar for StagedRegistrar {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use penstock_core::{Generation, RegionId};
+    use penstock_memory::HostMemory;
+
+    use super::message::{CopyHead, StagingMessage, Workers};
+    use super::*;
+
+    #[test]
+    fn a_peer_has_nothing_copied_but_memory_of_devices_that_is_registered() {
+        let (registry, segments) = (Arc::new(Registry::new()), EngineSegments::create(1).unwrap());
+        let memory = HostMemory::from_vec(vec![0; 4096]).unwrap();
+        let region = registry.register_host(memory, "host", Rights::READ_WRITE).unwrap();
+        let staging = Staging::new(None, segments, registry, 1 << 20);
+        let admitted = |key: RegionKey| {
+            let copy = CopyHead { direction: Direction::Write, slot: 0, key, number: 1, revision: 0 };
+            let mut bytes = Vec::new();
+            message::put_copy(&mut bytes, Workers { to: 0, from: 0 }, &copy, [(0, 8)].into_iter());
+            let Ok((_, StagingMessage::Copy(copy))) = message::parse(&bytes) else { panic!("it is a COPY") };
+            staging.admit(&copy).err()
+        };
+        let key = RegionKey { region: region.id(), generation: region.generation() };
+        assert_eq!(admitted(key), Some(Cause::NoPath), "host memory is reached otherwise, with other checks");
+        let other = RegionKey { generation: Generation(key.generation.0 + 1), ..key };
+        assert_eq!(admitted(other), Some(Cause::RevokedByPeer));
+        assert_eq!(admitted(RegionKey { region: RegionId(77), ..key }), Some(Cause::RevokedByPeer));
+    }
+}
