@@ -1,6 +1,8 @@
 //! Telling the other engine what to do, wherever it runs.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
@@ -8,7 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::command::{Command, Reply};
 use crate::setting::Place;
-use crate::target;
+use crate::{skip, target};
+
+/// The signals of a process that reaches for memory that is gone.
+const SIGBUS: i32 = 7;
+const SIGSEGV: i32 = 11;
 
 /// How long the other side may take to end once it was told to.
 const EXIT_MAX: Duration = Duration::from_secs(10);
@@ -31,7 +37,15 @@ pub struct Remote {
     line: Option<Line>,
     replies: Receiver<Reply>,
     end: End,
+    /// Whether it was killed on purpose.
+    is_killed: bool,
+    /// Where its files are, if it may go with its peer.
+    mortal_in: Option<PathBuf>,
 }
+
+/// What memif does to the process of a peer: its thread of interrupts gives the shared rings back while a worker may be in them.
+const GOES_WITH_ITS_PEER: &str =
+    "DPDK's memif took the target's process with it when its other end closed (known of 22.11)";
 
 impl Remote {
     /// Starts a target.
@@ -48,7 +62,13 @@ impl Remote {
         let body = move || target::serve(&commands, |reply| drop(sender.send(reply)));
         let thread = std::thread::Builder::new().name("target".to_owned()).spawn(body);
         let thread = thread.expect("there is room for one more thread");
-        Self { line: Some(Line::Thread(line)), replies, end: End::Thread(Some(thread)) }
+        Self {
+            line: Some(Line::Thread(line)),
+            replies,
+            end: End::Thread(Some(thread)),
+            is_killed: false,
+            mortal_in: None,
+        }
     }
 
     /// Starts a target in a process that somebody has prepared.
@@ -70,7 +90,12 @@ impl Remote {
                 }
             }
         });
-        Self { line: Some(Line::Process(input)), replies, end: End::Process(child) }
+        Self { line: Some(Line::Process(input)), replies, end: End::Process(child), is_killed: false, mortal_in: None }
+    }
+
+    /// Its process may die as its peer closes, and leave files in that folder: it is told as a skip, not as a failure.
+    pub fn may_go_with_its_peer(&mut self, folder: &Path) {
+        self.mortal_in = Some(folder.to_owned());
     }
 
     /// Tells it something without waiting for the answer.
@@ -118,6 +143,7 @@ impl Remote {
     /// Kills its process, which must be its own.
     pub fn kill(&mut self) {
         let End::Process(child) = &mut self.end else { panic!("a target in a thread cannot be killed") };
+        self.is_killed = true;
         child.kill().expect("our own child can be killed");
         child.wait().expect("our own child can be waited for");
     }
@@ -138,7 +164,10 @@ impl Drop for Remote {
             }
             End::Process(child) => {
                 let until = Instant::now() + EXIT_MAX;
-                while matches!(child.try_wait(), Ok(None)) {
+                let status = loop {
+                    if let Some(status) = child.try_wait().expect("our own child can be waited for") {
+                        break status;
+                    }
                     if Instant::now() > until {
                         let _ = child.kill();
                         let _ = child.wait();
@@ -146,6 +175,17 @@ impl Drop for Remote {
                         return;
                     }
                     std::thread::sleep(Duration::from_millis(1));
+                };
+                if status.success() || self.is_killed || std::thread::panicking() {
+                    return;
+                }
+                let folder = self.mortal_in.take().filter(|_| matches!(status.signal(), Some(SIGBUS | SIGSEGV)));
+                let folder = folder.unwrap_or_else(|| panic!("the target ended with {status}"));
+                skip::report(std::thread::current().name().unwrap_or_default(), GOES_WITH_ITS_PEER);
+                for file in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                    if file.file_name().to_string_lossy().starts_with("target-") {
+                        let _ = std::fs::remove_file(file.path());
+                    }
                 }
             }
         }

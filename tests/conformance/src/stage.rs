@@ -9,7 +9,7 @@ use crate::command::{Command, Reply, TakenNote};
 use crate::folder::Folder;
 use crate::pattern;
 use crate::remote::Remote;
-use crate::setting::{Memory, SOURCE, Setting, Tuning};
+use crate::setting::{Carrier, Memory, SOURCE, Setting, Tuning};
 use crate::{Engine, Peer, Pool, RemoteRegion, Transfer};
 
 /// How long anything may take that is not the point of a case. Generous: the machine may be busy.
@@ -122,7 +122,11 @@ impl Stage {
     /// Starts one more target with a pool, and connects to it. Answers its number.
     pub fn add_target(&mut self, name: &str, options: Options) -> usize {
         let number = self.targets.len();
-        self.targets.push(Remote::start(self.setting.place));
+        let mut target = Remote::start(self.setting.place);
+        if self.setting.carrier == Carrier::Memif {
+            target.may_go_with_its_peer(self.folder.path());
+        }
+        self.targets.push(target);
         self.descriptors.push(Vec::new());
         let descriptor = self.start_engine(number, name, options);
         let peer = self.engine.connect(&descriptor, PATIENCE).expect("a session with the target");

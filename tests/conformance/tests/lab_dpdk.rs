@@ -36,7 +36,7 @@ macro_rules! suite_of_two {
                     reads_and_writes_go_on_at_once, urgent_transfers_overtake_bulk;
                 ends: a_deadline_ends_a_transfer_that_moves, cancel_while_it_moves, cancel_while_bytes_land_here;
                 withdrawal: revoke_while_a_transfer_moves, revoke_while_it_is_read, deregister_while_a_transfer_moves;
-                waiting: no_end_is_slept_through, no_arrival_is_slept_through, a_target_that_rests_receives_bytes, statistics_add_up;
+                waiting: no_end_is_slept_through, no_arrival_is_slept_through, statistics_add_up;
                 sessions: the_other_side_disconnects;
                 draining: both_sides_finish_what_runs;
             }

@@ -13,7 +13,7 @@ use super::adapter::Parts;
 use super::cm::CmConnection;
 use super::cq::CqParts;
 use super::memory::Registered;
-use super::status::{check, refused};
+use super::status::{MODIFY_TO_RTR, check, refused};
 use crate::adapter::{
     AdapterError, ConnectParams, Connected, NotDestroyed, PostSendError, QueuePair, SendRequest, Sge, Token,
 };
@@ -179,7 +179,14 @@ impl DeviceQueue {
     fn modify(&self, attributes: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), AdapterError> {
         // SAFETY: the queue pair stands and the attributes do during the call.
         let answer = unsafe { self.cq.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
-        check("ibv_modify_qp", &self.cq.device.adapter, answer)
+        let call = match attributes.qp_state {
+            IBV_QPS_RTR => MODIFY_TO_RTR,
+            IBV_QPS_INIT => "ibv_modify_qp to INIT",
+            IBV_QPS_RTS => "ibv_modify_qp to RTS",
+            IBV_QPS_ERR => "ibv_modify_qp to ERR",
+            _ => "ibv_modify_qp to RESET",
+        };
+        check(call, &self.cq.device.adapter, answer)
     }
 
     fn change_to(&self, state: ibv_qp_state) -> Result<(), AdapterError> {
@@ -198,7 +205,7 @@ impl DeviceQueue {
         self.modify(&mut ready_to_connect, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)?;
         let mut ready_to_receive = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
-            path_mtu: packet_size(connecting.mtu).ok_or_else(|| self.refused("ibv_modify_qp", libc::EINVAL))?,
+            path_mtu: packet_size(connecting.mtu).ok_or_else(|| self.refused(MODIFY_TO_RTR, libc::EINVAL))?,
             dest_qp_num: connecting.there.queue,
             rq_psn: connecting.there.first_packet & PACKET_NUMBERS,
             max_dest_rd_atomic: connecting.reads_here,
@@ -283,7 +290,7 @@ impl QueuePair for DeviceQueue {
 
     fn connect(&mut self, connecting: &ConnectParams) -> Result<Connected, AdapterError> {
         if self.life != Life::New {
-            return Err(self.refused("ibv_modify_qp", libc::EISCONN));
+            return Err(self.refused("ibv_modify_qp to INIT", libc::EISCONN));
         }
         if let Some(cm) = connecting.cm {
             let Some(manager) = &self.adapter.manager else {

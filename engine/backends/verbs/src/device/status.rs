@@ -46,12 +46,15 @@ fn mend(call: &'static str, number: i32) -> &'static str {
         libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT => {
             "the peer's address cannot be reached from this card's network device: look at its routes and neighbours"
         }
-        libc::EINVAL if call == "ibv_modify_qp" => {
+        libc::EINVAL if call == MODIFY_TO_RTR => {
             "the two ends do not fit: compare addresses, packet sizes and versions of RoCE of both sides' ports"
         }
         _ => "`penstock doctor` looks at this machine's cards",
     }
 }
+
+/// The call that tells a queue pair of its peer.
+pub(super) const MODIFY_TO_RTR: &str = "ibv_modify_qp to RTR";
 
 /// A completion, as the seam says it.
 pub(super) fn done(completion: &ibv_wc) -> WorkCompletion {

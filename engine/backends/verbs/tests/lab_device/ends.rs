@@ -205,6 +205,18 @@ impl End {
         assert_eq!(self.next(), expected);
     }
 
+    /// Connects it. A refusal leaves the queue as it was, and like an engine it is tried again, twice.
+    fn connect(&mut self, connecting: &ConnectParams) {
+        for tries in 1.. {
+            match self.queue.connect(connecting) {
+                Ok(_) => return,
+                Err(error) if tries < 3 => println!("try {tries} to connect queue {}: {error}", self.queue.number()),
+                Err(error) => panic!("queue {} is connected at last: {error}", self.queue.number()),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     pub(crate) fn endpoint(&self, first_packet: u32) -> QpAddress {
         QpAddress { queue: self.queue.number(), first_packet, gid: self.attr().gid, lid: self.attr().lid }
     }
@@ -260,8 +272,8 @@ impl Pair {
             reads_here: reads,
             cm: None,
         };
-        self.a.queue.connect(&connecting(b, from_a)).expect("a is connected");
-        self.b.queue.connect(&connecting(a, from_b)).expect("b is connected");
+        self.a.connect(&connecting(b, from_a));
+        self.b.connect(&connecting(a, from_b));
     }
 
     /// New again on both sides.
