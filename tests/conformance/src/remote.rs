@@ -12,8 +12,9 @@ use crate::command::{Command, Reply};
 use crate::setting::Place;
 use crate::{skip, target};
 
-/// The signals of a process that reaches for memory that is gone.
+/// The signals of a process that reaches for memory that is gone, and of one that is killed.
 const SIGBUS: i32 = 7;
+const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
 
 /// How long the other side may take to end once it was told to.
@@ -37,8 +38,6 @@ pub struct Remote {
     line: Option<Line>,
     replies: Receiver<Reply>,
     end: End,
-    /// Whether it was killed on purpose.
-    is_killed: bool,
     /// Where its files are, if it may go with its peer.
     mortal_in: Option<PathBuf>,
 }
@@ -62,13 +61,7 @@ impl Remote {
         let body = move || target::serve(&commands, |reply| drop(sender.send(reply)));
         let thread = std::thread::Builder::new().name("target".to_owned()).spawn(body);
         let thread = thread.expect("there is room for one more thread");
-        Self {
-            line: Some(Line::Thread(line)),
-            replies,
-            end: End::Thread(Some(thread)),
-            is_killed: false,
-            mortal_in: None,
-        }
+        Self { line: Some(Line::Thread(line)), replies, end: End::Thread(Some(thread)), mortal_in: None }
     }
 
     /// Starts a target in a process that somebody has prepared.
@@ -90,7 +83,7 @@ impl Remote {
                 }
             }
         });
-        Self { line: Some(Line::Process(input)), replies, end: End::Process(child), is_killed: false, mortal_in: None }
+        Self { line: Some(Line::Process(input)), replies, end: End::Process(child), mortal_in: None }
     }
 
     /// Its process may die as its peer closes, and leave files in that folder: it is told as a skip, not as a failure.
@@ -143,7 +136,6 @@ impl Remote {
     /// Kills its process, which must be its own.
     pub fn kill(&mut self) {
         let End::Process(child) = &mut self.end else { panic!("a target in a thread cannot be killed") };
-        self.is_killed = true;
         child.kill().expect("our own child can be killed");
         child.wait().expect("our own child can be waited for");
     }
@@ -176,7 +168,8 @@ impl Drop for Remote {
                     }
                     std::thread::sleep(Duration::from_millis(1));
                 };
-                if status.success() || self.is_killed || std::thread::panicking() {
+                // Only tests kill, on purpose.
+                if status.success() || status.signal() == Some(SIGKILL) || std::thread::panicking() {
                     return;
                 }
                 let folder = self.mortal_in.take().filter(|_| matches!(status.signal(), Some(SIGBUS | SIGSEGV)));
