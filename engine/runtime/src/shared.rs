@@ -22,7 +22,6 @@ use crate::control::Wanted;
 use crate::counter::CounterBook;
 use crate::ending::Endings;
 use crate::error::{ConnectError, RegionError};
-use crate::flows::stand_in::StandIns;
 use crate::inbox::Inbox;
 use crate::manager::TransferManagerShell;
 use crate::peer_state::PeerState;
@@ -71,8 +70,6 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) control: ControlShared,
     /// What the control layer keeps.
     pub(crate) manager: TransferManagerShell,
-    /// Engines of this process that play devices, which an inline engine turns.
-    pub(crate) stand_ins: StandIns<E>,
     /// Rings the engine's event fd, for whoever sleeps on it.
     pub(crate) application: Bell,
     /// Transfers that ended, ever; with the inbox's total it tells whether anything happened.
@@ -425,7 +422,6 @@ impl<E: Env> Shared<E> {
             workers: ports,
             next_port: AtomicUsize::new(0),
             manager,
-            stand_ins: StandIns::default(),
             control: ControlShared { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
             completions: AtomicU64::new(0),
             closing: AtomicBool::new(false),

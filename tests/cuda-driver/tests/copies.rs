@@ -9,6 +9,7 @@ mod engines;
 mod gpudirect;
 mod ordered;
 mod staged;
+mod swaps;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 //! A scheduler reports what it does; the [`Verdict`] says what becomes of an index that somebody keeps of its requests. A removal is in
 //! every subscriber's queue before the report returns that causes it, so the order is *report, then free*.
 //!
-//! Swaps are transfers between the host's pool and the device's, which is a [stand-in](super::stand_in) until there is a backend for
-//! devices. Whoever begins one keeps its own handles of the blocks; the swap has further ones, and lets them go when nothing of it can
+//! Swaps are transfers between two pools of one engine, either of which may be in the memory of a device, by the session of the engine with
+//! itself. Whoever begins one keeps its own handles of the blocks; the swap has further ones, and lets them go when nothing of it can
 //! land any more, however it ends. So blocks that are dropped in the middle of a swap are free when that is safe, and not before.
 //!
 //! ```
@@ -17,9 +17,9 @@
 //! # let folder = std::env::temp_dir().join(format!("penstock-doc-lives-{}", std::process::id()));
 //! let soon = Duration::from_secs(5);
 //! let engine = Engine::start(Config::default().named("decode-0").directory(&folder))?;
-//! let host = engine.pool(PoolSpec::host(1 << 20).block(4096).label("host").rights(Rights::READ_WRITE))?;
-//! // A second engine in this process: its pool plays the device's memory.
-//! let device = engine.stand_in(64, 4096)?;
+//! let host = engine.pool(PoolSpec::host(1 << 20).block(4096).label("host"))?;
+//! // Where there is a GPU: `PoolSpec::device(0, 1 << 20)`.
+//! let device = engine.pool(PoolSpec::host(1 << 20).block(4096).label("device").rights(Rights::READ_WRITE))?;
 //! let lives = engine.lifecycle(LifecycleSpec::between(&host, &device))?;
 //! let index = lives.removals(1024)?;
 //!
@@ -59,7 +59,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Timestamp};
+use penstock_core::config::TransportName;
+use penstock_core::{Cause, Env, Rights, Timestamp};
+use penstock_flows::action::RegionRef;
 use penstock_flows::geometry::{ShardStripe, clash_of};
 pub use penstock_flows::lifecycle::{
     BlockRef, DeferSite, Deferral, Evicted, Eviction, Lag, LifecycleSettings, Removed, Request, SchedulerReport,
@@ -68,15 +70,17 @@ pub use penstock_flows::lifecycle::{
 use penstock_flows::lifecycle::{Lifecycle as Lives, LifecycleError, SwapPath};
 use penstock_flows::manager::{DeviceKey, TransferManager};
 use penstock_memory::{BlockAllocator, Blocks};
-use penstock_session::RequestId;
+use penstock_session::{PeerKey, RequestId};
 
-use super::stand_in::StandIn;
 use super::swap::Swap;
 use super::{FlowError, ForeignMemory};
 use crate::engine::Engine;
 use crate::engine_inner::EngineInner;
 use crate::manager::key_of;
-use crate::region::Pool;
+use crate::region::LocalRegion;
+
+/// How long the session with oneself may take to stand.
+const MEET_WITHIN: Duration = Duration::from_secs(5);
 
 /// These blocks in this use of them, as reports name them.
 pub fn block_refs(blocks: &Blocks) -> Vec<BlockRef> {
@@ -85,19 +89,21 @@ pub fn block_refs(blocks: &Blocks) -> Vec<BlockRef> {
 
 /// Between which memory requests are swapped, and how much is tracked.
 pub struct LifecycleSpec<'a, E: Env> {
-    host: &'a Pool<E>,
-    device: &'a StandIn<E>,
+    host: &'a LocalRegion<E>,
+    device: &'a LocalRegion<E>,
     block_bytes: u64,
     layers: Vec<(u64, u64)>,
     settings: LifecycleSettings,
 }
 
 impl<'a, E: Env> LifecycleSpec<'a, E> {
-    /// Blocks of the host's pool and of the device's; both have blocks of the same size.
-    pub fn between(host: &'a Pool<E>, device: &'a StandIn<E>) -> Self {
-        let blocks = device.pool().memory().blocks_total();
+    /// Blocks of the host's pool and of the device's; both have blocks of the same size. Either is a [`Pool`](crate::Pool) or a
+    /// [`DevicePool`](crate::DevicePool). Swaps reach the device's as a peer would, so it is made with [`Rights::READ_WRITE`].
+    pub fn between(host: &'a LocalRegion<E>, device: &'a LocalRegion<E>) -> Self {
+        let blocks = device.region.blocks().map_or(0, |pool| pool.total());
         let settings = LifecycleSettings { blocks, ..LifecycleSettings::default() };
-        Self { host, device, block_bytes: host.memory().block_bytes(), layers: vec![(0, 0)], settings }
+        let block_bytes = host.region.blocks().map_or(0, |pool| pool.block_bytes());
+        Self { host, device, block_bytes, layers: vec![(0, 0)], settings }
     }
 
     /// Where block 0 of each layer begins, of the host and of the device, and the bytes of a layer of a block; where nothing is said a
@@ -127,8 +133,8 @@ pub(super) struct LifecycleInner<E: Env> {
     pub(super) engine: Arc<EngineInner<E>>,
     pub(super) key: DeviceKey,
     path: SwapPath,
-    host: Pool<E>,
-    device: StandIn<E>,
+    host: LocalRegion<E>,
+    device: LocalRegion<E>,
 }
 
 impl<E: Env> Engine<E> {
@@ -137,31 +143,53 @@ impl<E: Env> Engine<E> {
         let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         let LifecycleSpec { host, device, block_bytes, layers, settings } = spec;
-        let (ours, theirs) = (&host.region, device.peer());
-        if !Arc::ptr_eq(&ours.engine, &self.engine) || !Arc::ptr_eq(&theirs.engine, &self.engine) {
-            return Err(ForeignMemory::Pool { label: host.label().to_owned() }.into());
+        for region in [host, device] {
+            if !Arc::ptr_eq(&region.engine, &self.engine) {
+                return Err(ForeignMemory::Pool { label: region.label().to_owned() }.into());
+            }
         }
-        let strides = (host.memory().block_bytes(), device.pool().memory().block_bytes());
+        if device.rights() != Rights::READ_WRITE {
+            return Err(ForeignMemory::Rights { label: device.label().to_owned() }.into());
+        }
+        let (ours, theirs) = (blocks_of(host)?, blocks_of(device)?);
+        let strides = (ours.block_bytes(), theirs.block_bytes());
         if strides.0 != strides.1 {
             return Err(ForeignMemory::BlockBytes { here: strides.0, there: strides.1 }.into());
         }
-        for (memory, bases) in [
-            (host.memory(), layers.iter().map(|(host, _)| *host).collect::<Vec<_>>()),
-            (device.pool().memory(), layers.iter().map(|(_, device)| *device).collect()),
+        for (region, pool, bases) in [
+            (host, ours, layers.iter().map(|(host, _)| *host).collect::<Vec<_>>()),
+            (device, theirs, layers.iter().map(|(_, device)| *device).collect()),
         ] {
-            let whole = stripes_of(memory.blocks(), memory.block_bytes(), &[0]);
-            if clash_of(&whole, &stripes_of(memory.blocks(), block_bytes, &bases)).is_some() {
-                return Err(ForeignMemory::Layers { label: memory.label().to_owned() }.into());
+            let whole = stripes_of(pool, pool.block_bytes(), &[0]);
+            if clash_of(&whole, &stripes_of(pool, block_bytes, &bases)).is_some() {
+                return Err(ForeignMemory::Layers { label: region.label().to_owned() }.into());
             }
         }
-        let host_at =
-            penstock_flows::action::RegionRef { region: ours.region.id(), generation: ours.region.generation() };
-        let peer = key_of(&theirs.state);
-        let path = SwapPath { peer, host: host_at, device: device.region(), block_bytes, strides, layers };
+        let peer = self.session_with_oneself()?;
+        let [host_at, device_at] = [host, device]
+            .map(|region| RegionRef { region: region.region.id(), generation: region.region.generation() });
+        let path = SwapPath { peer, host: host_at, device: device_at, block_bytes, strides, layers };
         let key = shared.call_manager(|manager, _| manager.open_device(settings))?;
         let (engine, host, device) = (Arc::clone(&self.engine), host.clone(), device.clone());
         Ok(Lifecycle { inner: Arc::new(LifecycleInner { engine, key, path, host, device }) })
     }
+
+    /// The session with oneself, in which both pools are announced.
+    fn session_with_oneself(&self) -> Result<PeerKey, FlowError> {
+        let no_session = |why: String| FlowError::Oneself { why };
+        if !self.engine.shared.config.transports.allow.contains(&TransportName::Local) {
+            return Err(no_session("add it to `transports.allow`".to_owned()));
+        }
+        let connected = self.connect(&self.descriptor(), MEET_WITHIN);
+        let peer = connected.map_err(|error| no_session(error.to_string()))?;
+        peer.refresh(MEET_WITHIN).map_err(|cause| no_session(cause.to_string()))?;
+        Ok(key_of(&peer.state))
+    }
+}
+
+/// What hands out the blocks of a pool.
+fn blocks_of<E: Env>(region: &LocalRegion<E>) -> Result<&Arc<BlockAllocator>, FlowError> {
+    region.region.blocks().ok_or_else(|| ForeignMemory::NoPool { label: region.label().to_owned() }.into())
 }
 
 /// Blocks of a pool, one each as many bytes as the pool has it, of which so many lie behind each of these bases.
@@ -182,14 +210,14 @@ impl<E: Env> LifecycleInner<E> {
 
     /// What the device's blocks are taken from.
     pub(super) fn device_pool(&self) -> &Arc<BlockAllocator> {
-        self.device.pool().memory().blocks()
+        blocks_of(&self.device).expect("it was one when this was made, and stays one")
     }
 
     /// Refuses a swap where a layout means other bytes by the host's blocks than the swap does.
     fn check_numbers(&self) -> Result<(), FlowError> {
         let SwapPath { host, block_bytes, layers, .. } = &self.path;
         let bases: Vec<u64> = layers.iter().map(|(base, _)| *base).collect();
-        let stripes = stripes_of(self.host.memory().blocks(), *block_bytes, &bases);
+        let stripes = stripes_of(blocks_of(&self.host)?, *block_bytes, &bases);
         let other =
             self.engine.shared.look_at_manager(|manager| manager.layout_otherwise(*host, &stripes).map(str::to_owned));
         match other {
@@ -269,8 +297,8 @@ impl<E: Env> Lifecycle<E> {
     ) -> Result<Swap<E>, FlowError> {
         let LifecycleInner { engine, path, host: ours, device: theirs, .. } = &*self.inner;
         engine.shared.check_usable().map_err(FlowError::Engine)?;
-        for (blocks, pool) in [(device, theirs.pool()), (host, ours)] {
-            if !Arc::ptr_eq(blocks.allocator(), pool.memory().blocks()) {
+        for (blocks, pool) in [(device, theirs), (host, ours)] {
+            if !Arc::ptr_eq(blocks.allocator(), blocks_of(pool)?) {
                 return Err(ForeignMemory::Blocks { label: pool.label().to_owned() }.into());
             }
         }

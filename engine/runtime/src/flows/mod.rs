@@ -10,7 +10,6 @@
 //! - [`gate`]: fences in front of layers
 //! - [`lifecycle`] and [`swap`]: requests of a device, and their blocks on their way to the host and back
 //! - [`pins`]: blocks of requests that have ended, and who goes on from them
-//! - [`stand_in`]: memory in the place of a device's
 //! - [`relay`]: chunks between stages, without names that two schedulers share
 
 pub mod gate;
@@ -20,7 +19,6 @@ pub mod lifecycle;
 pub mod output;
 pub mod pins;
 pub mod relay;
-pub mod stand_in;
 pub mod swap;
 
 use std::time::Duration;
@@ -48,7 +46,6 @@ pub use self::pins::{
     Blob, Ended, Group, Home, Inherited, Inheriting, InheritingFrom, Isolation, Miss, Parent, ParentBlocks, PinError,
     PinKey, PinSettings, Pins,
 };
-pub use self::stand_in::{StandIn, StandInError};
 pub use self::swap::{Swap, SwapFailed, SwapState, SwapStatus};
 use crate::engine::Engine;
 
@@ -66,6 +63,9 @@ pub enum FlowError {
     /// The layout is refused.
     #[error(transparent)]
     Layout(#[from] LayoutRefused),
+    /// Swaps go by a session of the engine with itself, which it has not.
+    #[error("swaps go by a session of the engine with itself, over `local`, which there is not: {why}")]
+    Oneself { why: String },
     /// The layout is another engine's.
     #[error("the layout `{label}` was made by another engine of this process; give one that this engine has made")]
     ForeignLayout { label: String },
@@ -150,7 +150,7 @@ pub enum FlowError {
 #[expect(missing_docs, reason = "the fields of an error are what its text names")]
 pub enum ForeignMemory {
     /// A pool of another engine.
-    #[error("the pool `{label}`, or the stand-in, is another engine's; give those that this engine has made")]
+    #[error("the pool `{label}` is another engine's; give one that this engine has made")]
     Pool { label: String },
     /// Blocks of another pool.
     #[error("blocks of another pool than `{label}` were given; take them from that one")]
@@ -210,6 +210,14 @@ pub enum ForeignMemory {
         "layers of a block lie where pool `{label}` has other blocks: a swap would be at memory that nobody gave it; let all layers of a block lie within the block"
     )]
     Layers { label: String },
+    /// A region that hands out no blocks.
+    #[error("the region `{label}` hands out no blocks; give a pool")]
+    NoPool { label: String },
+    /// Swaps may not read and write the device's pool.
+    #[error(
+        "the session with oneself may not read and write pool `{label}`, as swaps do; make it with `Rights::READ_WRITE`"
+    )]
+    Rights { label: String },
     /// Blocks are not of the same size.
     #[error("blocks have {here} bytes in the one pool and {there} in the other; make both alike")]
     BlockBytes {

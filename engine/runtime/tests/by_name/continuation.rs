@@ -11,6 +11,7 @@ use penstock::flows::{
 use penstock::{Blocks, Cause, HostMemory, PoolSpec, Rights, SystemEnv};
 
 use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, ROWS, TOKEN, UUID};
+use crate::lifecycle::device_pool;
 
 /// Bytes of a block of 16 tokens.
 pub(crate) const BLOCK: u64 = 2 * 16 * TOKEN;
@@ -343,11 +344,11 @@ fn a_child_that_asks_twice_keeps_its_blocks_when_one_answer_is_dropped() {
 fn defect_003_retention_is_void_as_the_parent_frees_first() {
     let (both, pins) = both(TransportName::Local);
     let sink = &both.sink;
-    let stand_in = sink.engine.stand_in(8, BLOCK).unwrap();
-    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &stand_in)).unwrap();
+    let device = device_pool(&sink.engine, 8, BLOCK);
+    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &device)).unwrap();
     let life = lives.open(&id("a"), 1).unwrap();
     pins.runs(&id("a"), &tenant(1)).unwrap();
-    let blocks = stand_in.take(2).unwrap();
+    let blocks = device.take(2).unwrap();
     let fresh = block_refs(&blocks);
     lives.report(&id("a"), life, &SchedulerReport::Allocated { fresh, cached: vec![] }).unwrap();
     let running = pins.inherit_within(&id("a"), &tenant(1), &id("b"), 40, Duration::from_millis(20)).unwrap();
@@ -371,7 +372,7 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
     let again = pins.finish(&lives, (&id("a"), life), &SchedulerReport::Removed, kept).unwrap();
     assert_eq!((again.verdict, again.pin), (Verdict::NoOp, None), "that was no end");
     drop(blocks);
-    assert_eq!(stand_in.pool().memory().blocks().free(), 6, "pinned");
+    assert_eq!(device.memory().blocks().free(), 6, "pinned");
 }
 
 /// Two requests whose names are crossed: each is called at the one engine what the other is called at the other engine, and the transfers

@@ -1,4 +1,4 @@
-//! Lives of requests and the swaps of their blocks, in whole engines: the device is a stand-in, reached over `local`.
+//! Lives of requests and the swaps of their blocks, in whole engines: a pool of the host plays the device's.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use penstock::config::{Progress, TransportName};
 use penstock::flows::lifecycle::{Request, TrackerMetrics};
 use penstock::flows::{
     Eviction, FlowError, ForeignMemory, Lifecycle, LifecycleError, LifecycleSettings, LifecycleSpec, Removals,
-    RequestId, SchedulerReport, StandIn, StandInError, Swap, SwapFailed, SwapState, SwapWay, Verdict, block_refs,
+    RequestId, SchedulerReport, Swap, SwapFailed, SwapState, SwapWay, Verdict, block_refs,
 };
 use penstock::region::Pool;
 use penstock::{Blocks, Engine, PoolSpec, Rights, SystemEnv};
@@ -19,18 +19,25 @@ const BLOCK: u64 = 64 << 10;
 pub(crate) struct Node {
     pub(crate) removals: Removals<SystemEnv>,
     pub(crate) lives: Lifecycle<SystemEnv>,
-    pub(crate) device: StandIn,
+    pub(crate) device: Pool<SystemEnv>,
     pub(crate) host: Pool<SystemEnv>,
     pub(crate) engine: Engine,
     _folder: Folder,
 }
 
+/// A pool of so many blocks that plays a device's.
+pub(crate) fn device_pool(engine: &Engine, blocks: u32, block_bytes: u64) -> Pool<SystemEnv> {
+    let spec = PoolSpec::host(u64::from(blocks) * block_bytes).block(block_bytes).label("device");
+    let spec = spec.rights(Rights::READ_WRITE);
+    engine.pool(spec).unwrap()
+}
+
 pub(crate) fn node(progress: Progress, blocks: u32, grace: Duration) -> Node {
     let folder = Folder::new();
     let engine = folder.engine("decode-0", TransportName::Local, progress);
-    let spec = PoolSpec::host(u64::from(blocks) * BLOCK).block(BLOCK).label("host").rights(Rights::READ_WRITE);
-    let host = engine.pool(spec).unwrap();
-    let device = engine.stand_in(blocks, BLOCK).unwrap();
+    let spec = PoolSpec::host(u64::from(blocks) * BLOCK).block(BLOCK);
+    let host = engine.pool(spec.clone().label("host")).unwrap();
+    let device = device_pool(&engine, blocks, BLOCK);
     let settings = LifecycleSettings { blocks, grace, ..LifecycleSettings::default() };
     let lives = engine.lifecycle(LifecycleSpec::between(&host, &device).settings(settings)).unwrap();
     let removals = lives.removals(64).unwrap();
@@ -95,7 +102,7 @@ impl Node {
     /// Waits until so many blocks of both pools are free: what a swap lets go is freed by the control loop.
     pub(crate) fn assert_free(&self, device: u32, host: u32) {
         let since = Instant::now();
-        let free = || (self.device.pool().memory().blocks().free(), self.host.memory().blocks().free());
+        let free = || (self.device.memory().blocks().free(), self.host.memory().blocks().free());
         while free() != (device as usize, host as usize) {
             assert!(since.elapsed() < PATIENCE, "free are {:?}, not {:?}", free(), (device, host));
             let _ = self.engine.progress_all();
@@ -194,7 +201,7 @@ fn a_late_swap_is_stopped(way: SwapWay) {
                 assert_eq!((deferred.len(), &deferred[0].request), (1, &request), "put off, and it has an owner");
                 drop((device, host));
                 if swap.status().state == SwapState::Quarantined {
-                    let free = (node.device.pool().memory().blocks().free(), node.host.memory().blocks().free());
+                    let free = (node.device.memory().blocks().free(), node.host.memory().blocks().free());
                     // It may have ended between the two looks, and not the other way round.
                     if swap.status().state == SwapState::Quarantined {
                         assert_eq!(free, (0, 0), "nobody gets blocks that a copy may be at");
@@ -334,7 +341,7 @@ fn the_handles_may_go_in_the_middle_of_a_swap() {
     let (request, life, device) = node.active("cmpl-1", 5, 256);
     let host = node.host.take(256).unwrap();
     let swap = node.swap(SwapWay::Out, (&request, life), &device, &host, PATIENCE);
-    let Node { removals, lives, device: stand_in, host: pool, engine, .. } = node;
+    let Node { removals, lives, device: memory, host: pool, engine, .. } = node;
     drop((swap, removals, lives));
     let since = Instant::now();
     while engine.control_metrics().swaps > 0 {
@@ -343,7 +350,7 @@ fn the_handles_may_go_in_the_middle_of_a_swap() {
     }
     drop((device, host));
     assert_eq!(
-        (stand_in.pool().take_within(256, PATIENCE).unwrap().len(), pool.take_within(256, PATIENCE).unwrap().len()),
+        (memory.take_within(256, PATIENCE).unwrap().len(), pool.take_within(256, PATIENCE).unwrap().len()),
         (256, 256)
     );
 }
@@ -412,6 +419,16 @@ fn what_cannot_be_swapped_is_refused_with_what_is_wrong() {
     let other = folder.engine("other", TransportName::Shm, Progress::Adaptive);
     let foreign = other.lifecycle(LifecycleSpec::between(&node.host, &node.device)).map(drop).unwrap_err();
     assert!(matches!(foreign, FlowError::Memory(ForeignMemory::Pool { .. })), "{foreign}");
-    let unreachable = other.stand_in(8, BLOCK).map(drop).unwrap_err();
-    assert!(matches!(unreachable, StandInError::NoLocal), "{unreachable}");
+    let pools = ["one", "other"].map(|label| {
+        let spec = PoolSpec::host(8 * BLOCK).block(BLOCK).label(label);
+        other.pool(if label == "one" { spec.rights(Rights::READ) } else { spec }).unwrap()
+    });
+    let alone = other.lifecycle(LifecycleSpec::between(&pools[0], &pools[1])).map(drop).unwrap_err();
+    assert!(matches!(&alone, FlowError::Oneself { why } if why.contains("transports.allow")), "{alone}");
+    let unwritable = other.lifecycle(LifecycleSpec::between(&pools[1], &pools[0])).map(drop).unwrap_err();
+    assert_eq!(unwritable, FlowError::Memory(ForeignMemory::Rights { label: "one".to_owned() }));
+    let memory = penstock::HostMemory::from_vec(vec![0; 8192]).unwrap();
+    let region = other.register(memory, "caller", Rights::READ_WRITE).unwrap();
+    let blockless = other.lifecycle(LifecycleSpec::between(&pools[1], &region)).map(drop).unwrap_err();
+    assert_eq!(blockless, FlowError::Memory(ForeignMemory::NoPool { label: "caller".to_owned() }));
 }

@@ -11,6 +11,7 @@ use penstock::{Blocks, PoolSpec};
 
 use crate::continuation::{BLOCK, MODEL, both, id, parent, tenant};
 use crate::ends::{BLOCKS, Both, PATIENCE, ROWS, TOKEN};
+use crate::lifecycle::device_pool;
 
 /// What is lent is what a handle holds: else it would be the next owner's by the time that a child reads it.
 #[test]
@@ -126,11 +127,11 @@ fn a_tail_is_copied_from_the_pool_that_the_parent_is_in() {
 fn what_a_request_leaves_to_its_children_is_what_it_had() {
     let (both, pins) = both(TransportName::Local);
     let sink = &both.sink;
-    let stand_in = sink.engine.stand_in(8, BLOCK).unwrap();
-    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &stand_in)).unwrap();
+    let device = device_pool(&sink.engine, 8, BLOCK);
+    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &device)).unwrap();
     let removals = lives.removals(8).unwrap();
     let open = |name: &str, count: usize| {
-        let (life, blocks) = (lives.open(&id(name), 1).unwrap(), stand_in.take(count).unwrap());
+        let (life, blocks) = (lives.open(&id(name), 1).unwrap(), device.take(count).unwrap());
         let report = SchedulerReport::Allocated { fresh: block_refs(&blocks), cached: vec![] };
         lives.report(&id(name), life, &report).unwrap();
         (life, blocks)
@@ -148,7 +149,7 @@ fn what_a_request_leaves_to_its_children_is_what_it_had() {
     let (third, _) = open("b2", 1);
     assert_eq!(finish("b2", third, parent("b2", &others, 32), &[&others]).0, Err(foreign));
     let unheld = PinError::NotHeld { group: 0, block: others.indices()[1] };
-    let part = stand_in.pool().memory().blocks().share(&[others.get(0).unwrap()]).unwrap();
+    let part = device.memory().blocks().share(&[others.get(0).unwrap()]).unwrap();
     assert_eq!(finish("b", second, parent("b", &others, 32), &[&part]), (Err(unheld), block_refs(&others)));
     // Two of three are kept: the third is free.
     let mut kept = parent("a", &blocks, 32);
@@ -219,8 +220,8 @@ fn a_request_that_ends_leaves_its_blocks_of_the_device_and_of_another_pool() {
     let (both, pins) = both(TransportName::Local);
     let sink = &both.sink;
     let host = sink.engine.pool(PoolSpec::host(4 * BLOCK).block(BLOCK).label("state")).unwrap();
-    let stand_in = sink.engine.stand_in(8, BLOCK).unwrap();
-    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &stand_in)).unwrap();
+    let device = device_pool(&sink.engine, 8, BLOCK);
+    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &device)).unwrap();
     let removals = lives.removals(8).unwrap();
     let state = host.take(4).unwrap();
     let end = |name: &str, blocks: &Blocks, kept: Parent, held: &[&Blocks]| {
@@ -232,7 +233,7 @@ fn a_request_that_ends_leaves_its_blocks_of_the_device_and_of_another_pool() {
         removals.take(&mut removed).unwrap();
         (ended.pin.unwrap().map(drop), removed.remove(0).device)
     };
-    let (blocks, others) = (stand_in.take(2).unwrap(), stand_in.take(1).unwrap());
+    let (blocks, others) = (device.take(2).unwrap(), device.take(1).unwrap());
     let several = PinError::SeveralPools { group: 0, block: 0 };
     let answer = end("a", &blocks, parent("a", &blocks, 32), &[&state, &blocks]);
     assert_eq!(answer, (Err(several), block_refs(&blocks)), "what was refused is not kept");

@@ -2,7 +2,7 @@
 
 use penstock::config::TransportName;
 use penstock::flows::{LifecycleSpec, SchedulerReport, Send, SwapWay, block_refs};
-use penstock::{Blocks, Engine};
+use penstock::{Blocks, Engine, PoolSpec, Rights};
 
 use super::Side;
 use super::end::{End, Geometry, request, transfer};
@@ -23,11 +23,12 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
     /// The scheduler, which is the source of what it has swapped out.
     pub fn test(side: &mut Side) {
         let geometry = LAYERS_OF_A_BLOCK;
-        // The device is a stand-in, which is reached over `local`.
+        // Swaps go by the session with oneself, over `local`.
         let is_far = side.spec.transport == TransportName::Tcp.as_str();
         let own = if is_far { TransportName::Tcp } else { TransportName::Shm };
         let engine = Engine::start(side.spec.config().transports([TransportName::Local, own])).expect("it starts");
-        let device = engine.stand_in(geometry.blocks, geometry.block_bytes()).expect("there is memory");
+        let spec = PoolSpec::host(geometry.bytes()).block(geometry.block_bytes()).label("device");
+        let device = engine.pool(spec.rights(Rights::READ_WRITE)).expect("there is memory");
         let end = End::pooled(engine, geometry);
         let layer_bytes = geometry.layer_block_bytes();
         let spec = LifecycleSpec::between(&end.pool, &device);
@@ -35,9 +36,9 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
         let lives = end.engine.lifecycle(spec).expect("both have blocks of one size");
         let peer = side.connect(&end);
         for round in 0..side.rounds {
-            let all = device.pool().take_within(geometry.blocks as usize, PATIENCE).expect("the last request is over");
+            let all = device.take_within(geometry.blocks as usize, PATIENCE).expect("the last request is over");
             let run = |count: u64| {
-                let blocks = device.pool().memory().blocks();
+                let blocks = device.memory().blocks();
                 blocks.retain_range(0, count * geometry.block_bytes())
             };
             let (part, whole): (Blocks, Blocks) = (run(2), run(3));
@@ -49,7 +50,7 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
                 lives.report(&request, life, &report).expect("it lives");
             }
             for layer in 0..geometry.layers {
-                geometry.compute(device.pool().window(), (round, layer), whole.indices(), 0..TOKENS);
+                geometry.compute(device.window(), (round, layer), whole.indices(), 0..TOKENS);
             }
             let host = end.take(3);
             let in_part = {
@@ -67,7 +68,7 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
             drop((part, whole));
             let left = lives.device_blocks(&request, life).expect("it lives");
             side.note_unless(round, left.is_empty(), || format!("{left:?} are left on the device"));
-            device.pool().window().fill(0, geometry.bytes(), NEXT_OWNER).expect("it is the whole pool");
+            device.window().fill(0, geometry.bytes(), NEXT_OWNER).expect("it is the whole pool");
             side.note(round, end.check(round, host.indices(), TOKENS));
             side.line.say("go");
             let output = end.engine.produce(transfer(round), &request, Send::from(&end.layout)).expect("a new name");

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use penstock::flows::{
     BlockRef, Evicted, Eviction, Evictions, Lag, Lifecycle, LifecycleSettings, LifecycleSpec, Removals, Removed,
-    RequestId, StandIn,
+    RequestId,
 };
-use penstock::{BlockId, Blocks, Pool};
+use penstock::{BlockId, Blocks, Peer, Pool, PoolSpec, Rights};
 
 use super::book::{Found, Gone, Queue};
 use super::content::broken;
@@ -31,7 +31,8 @@ pub struct Device {
     live: BTreeMap<RequestId, u64>,
     epoch: u64,
     ledger: Ledger,
-    memory: StandIn<SimEnv>,
+    memory: Pool<SimEnv>,
+    oneself: Peer<SimEnv>,
 }
 
 /// One who looks after each step, and one who seldom does, each with what it has to be told.
@@ -51,7 +52,8 @@ impl Device {
     /// A device with as much memory, whose blocks are swapped with those of this pool.
     pub fn open(node: &Node, host: &Pool<SimEnv>, devices: &Devices) -> Self {
         let bytes = host.memory().block_bytes();
-        let memory = node.stand_in(devices.blocks, bytes).expect("a stand-in of some kilobytes can be made");
+        let spec = PoolSpec::host(u64::from(devices.blocks) * bytes).block(bytes).label("device");
+        let memory = node.pool(spec.rights(Rights::READ_WRITE)).expect("a pool of some kilobytes can be made");
         let settings =
             LifecycleSettings { blocks: devices.blocks, grace: devices.grace, ..LifecycleSettings::default() };
         let mut spec = LifecycleSpec::between(host, &memory).settings(settings);
@@ -60,20 +62,22 @@ impl Device {
             spec = spec.layers(&bases, 1);
         }
         let lives = node.lifecycle(spec).expect("both pools have the same blocks");
+        let peers = node.peers();
+        let oneself = peers.into_iter().find(|peer| peer.epoch() == node.epoch()).expect("swaps go by it");
         let removals = |most| (lives.removals(most).expect("there are few"), Queue::of(most));
         let evictions = |most| (lives.evictions(most).expect("there are few"), Queue::of(most));
         let removals = Listeners { prompt: removals(PLENTY), slow: removals(devices.queue) };
         let evictions = Listeners { prompt: evictions(PLENTY), slow: evictions(devices.queue) };
         let (cache, found, ledger) = (VecDeque::new(), Found::default(), Ledger::default());
         let (live, epoch) = (BTreeMap::new(), node.epoch().0);
-        let mut device = Self { removals, evictions, lives, cache, found, live, epoch, ledger, memory };
+        let mut device = Self { removals, evictions, lives, cache, found, live, epoch, ledger, memory, oneself };
         device.look().expect("nothing was given away yet");
         device
     }
 
     /// Its memory.
     pub(super) fn pool(&self) -> &Pool<SimEnv> {
-        self.memory.pool()
+        &self.memory
     }
 
     /// Of its engine.
@@ -94,7 +98,7 @@ impl Device {
     /// Takes so many blocks, full of this byte. What nobody but the cache has is given up for it.
     pub(super) fn take(&mut self, count: usize, full_of: u8) -> Result<Option<Blocks>, Violated> {
         loop {
-            if let Some(blocks) = self.ledger.take(Ground::of(self.memory.pool()), count, full_of)? {
+            if let Some(blocks) = self.ledger.take(Ground::of(&self.memory), count, full_of)? {
                 return Ok(Some(blocks));
             }
             if !self.give_up_oldest()? {
@@ -198,15 +202,15 @@ impl Device {
 
     /// Takes in blocks that have become free.
     pub fn look(&mut self) -> Result<(), Violated> {
-        match self.memory.pool().memory().blocks().free() {
+        match &self.memory.memory().blocks().free() {
             0 => Ok(()),
-            _ => self.ledger.look(Ground::of(self.memory.pool())),
+            _ => self.ledger.look(Ground::of(&self.memory)),
         }
     }
 
     /// Looks whether free blocks were touched.
     pub fn check(&self) -> Result<(), Violated> {
-        self.ledger.check(Ground::of(self.memory.pool()))
+        self.ledger.check(Ground::of(&self.memory))
     }
 
     /// What it has of things that should not be there when all is over.
@@ -223,7 +227,7 @@ impl Device {
 
     /// It was noticed that its memory cannot be reached any more.
     pub(super) fn is_unreachable(&self) -> bool {
-        self.memory.peer().ended().is_some()
+        self.oneself.ended().is_some()
     }
 }
 
