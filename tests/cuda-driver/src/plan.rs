@@ -12,7 +12,7 @@ pub(crate) struct Plan {
     /// Bytes of memory that a device has, and that may be pinned for it.
     pub(crate) bytes: u64,
     pub(crate) pinned: u64,
-    /// Of the order in which the card does things.
+    /// Of the order in which the card does things, and how late. 0: in the order in which they came, each as soon as it can, for figures.
     pub(crate) seed: u64,
     /// What starting it answers.
     pub(crate) init: u32,
