@@ -168,7 +168,7 @@ impl State {
     }
 
     /// Takes operations that have ended, and gives streams more. Returns whether any had.
-    fn collect(&mut self) -> bool {
+    fn collect(&mut self, bell: &Arc<StreamBell>) -> bool {
         let Self { movers, ended, lost, .. } = self;
         let mut any = false;
         for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
@@ -180,7 +180,7 @@ impl State {
             if has_ended {
                 any = true;
                 let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
-                    queues.iter_mut().try_for_each(|queue| queue.flush(entered))
+                    queues.iter_mut().try_for_each(|queue| queue.flush(bell, entered))
                 };
                 mover.with_driver(flush, ended, lost);
             }
@@ -189,9 +189,9 @@ impl State {
     }
 
     /// Takes what has ended, and asks streams now and then where nothing has.
-    fn look(&mut self, env: &dyn TransportEnv) {
-        if self.movers.iter().any(Mover::is_busy) && !self.collect() {
-            let now = env.now();
+    fn look(&mut self, hub: &Hub) {
+        if self.movers.iter().any(Mover::is_busy) && !self.collect(&hub.bell) {
+            let now = hub.env.now();
             if now.since(self.asked_at) >= ASK_EVERY {
                 self.asked_at = now;
                 self.ask();
@@ -222,7 +222,7 @@ impl Driver for HubDriver {
     fn turn(&mut self) -> bool {
         self.hub.bell.silence();
         let mut state = self.hub.lock();
-        state.look(&*self.hub.env);
+        state.look(&self.hub);
         let State { movers, ended, without_room, .. } = &mut *state;
         let told = ended.iter().enumerate().filter(|(_, ended)| !ended.is_empty());
         let mut any = false;
@@ -249,7 +249,7 @@ impl Driver for HubDriver {
             is_busy |= mover.with_driver(arm, ended, lost);
         }
         // What has passed before the bell was hung rings none.
-        let has_ended = (is_busy && state.collect()) || state.ended.iter().any(|ended| !ended.is_empty());
+        let has_ended = (is_busy && state.collect(&self.hub.bell)) || state.ended.iter().any(|ended| !ended.is_empty());
         match (has_ended, is_busy) {
             (true, _) => Rest::Busy,
             (false, true) => Rest::Until(now + ASK_EVERY),
@@ -346,7 +346,7 @@ impl DeviceLane for HubLane {
         let State { movers, ended, lost, .. } = &mut *state;
         for mover in movers.iter_mut() {
             let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
-                queues.iter_mut().try_for_each(|queue| queue.flush(entered))
+                queues.iter_mut().try_for_each(|queue| queue.flush(&self.hub.bell, entered))
             };
             mover.with_driver(flush, ended, lost);
         }
@@ -369,7 +369,7 @@ impl DeviceLane for HubLane {
 
     fn collect(&mut self, events: &mut dyn LaneEvents) -> usize {
         let mut state = self.hub.lock();
-        state.look(&*self.hub.env);
+        state.look(&self.hub);
         let Some(ended) = state.ended.get_mut(self.place()) else { return 0 };
         let mut passed = 0;
         for (lane, completion_id, end) in ended.drain(..) {

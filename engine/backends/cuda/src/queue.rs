@@ -1,7 +1,8 @@
 //! Copies of one device in one direction, in a stream of their own.
 //!
 //! Copies are gathered, and given to the stream in *flushes*. Behind each the stream writes its number into a word of pinned memory, which is
-//! polled. While two flushes are under way more is gathered: each costs a few microseconds, however much is in it.
+//! polled. While some flushes are under way more is gathered: each costs a few microseconds, however much is in it. What is staged goes on when
+//! its flush has passed, so those between a device and the host are small, and there are several.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,11 +22,15 @@ use crate::error::{CudaError, check};
 use crate::order::SeenOrder;
 
 /// Copies in one flush: of three directions none has ever a thousand in its stream, where a call of the driver would wait for the stream.
-const FLUSH_COPIES_MAX: usize = 448;
+const FLUSH_COPIES_MAX: usize = 224;
 /// Flushes that a stream has at once. It goes from one to the next by itself.
-const FLUSHES_MAX: u64 = 2;
+const FLUSHES_MAX: u64 = 4;
+/// No operation is added to a flush of so many bytes, unless it stays within the device, which has done it before the next call is made.
+const FLUSH_BYTES: u64 = 512 << 10;
+/// Flushes behind which a bell rings, once its worker has come to rest while there was one under way: it is woken by each of them.
+const BELLS: u32 = 32;
 /// Copies that wait to be given to the stream.
-const GATHERED_MAX: usize = 4 * FLUSH_COPIES_MAX;
+const GATHERED_MAX: usize = 8 * FLUSH_COPIES_MAX;
 /// Fewer copies are given one by one.
 const BATCH_MIN: usize = 4;
 /// It does not wait for work of the default stream, nor that for its.
@@ -95,6 +100,8 @@ pub(crate) struct CopyQueue {
     flushed: u64,
     passed: u64,
     armed: u64,
+    /// So many of the next flushes ring it as well.
+    bells: u32,
 }
 
 // SAFETY: any thread may use a stream; this one is used through a lock.
@@ -114,7 +121,20 @@ impl CopyQueue {
         check("cuStreamCreateWithPriority", status)?;
         let (gathered, ops) = (VecDeque::with_capacity(GATHERED_MAX), VecDeque::with_capacity(GATHERED_MAX));
         let (batch, orders) = (Batch::default(), vec![SeenOrder::new(context)]);
-        Ok(Self { way, stream, word, gathered, batch, orders, ops, given: 0, flushed: 0, passed: 0, armed: 0 })
+        Ok(Self {
+            way,
+            stream,
+            word,
+            gathered,
+            batch,
+            orders,
+            ops,
+            given: 0,
+            flushed: 0,
+            passed: 0,
+            armed: 0,
+            bells: 0,
+        })
     }
 
     /// Whether it takes as many copies as one post has.
@@ -160,9 +180,13 @@ impl CopyQueue {
     }
 
     /// Gives the stream what was gathered, as far as it takes more. An error is the device's.
-    pub(crate) fn flush(&mut self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
+    pub(crate) fn flush(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
         while self.given < self.ops.len() && self.flushed - self.passed < FLUSHES_MAX {
             self.flush_once(entered)?;
+            if self.bells > 0 {
+                self.bells -= 1;
+                self.arm_last(bell, entered)?;
+            }
         }
         Ok(())
     }
@@ -172,10 +196,11 @@ impl CopyQueue {
         // From here on the operations are the stream's, also if a call fails half-way.
         self.flushed += 1;
         let first = self.given;
-        let mut copies = 0;
-        while let Some(op) = self.ops.get_mut(self.given).filter(|op| copies + op.copies <= FLUSH_COPIES_MAX) {
+        let (mut copies, mut bytes) = (0, 0);
+        let is_full = |copies, bytes| copies > FLUSH_COPIES_MAX || (bytes >= FLUSH_BYTES && self.way != Way::Within);
+        while let Some(op) = self.ops.get_mut(self.given).filter(|op| !is_full(copies + op.copies, bytes)) {
             self.orders[op.order].put_before(self.stream, entered)?;
-            (copies, op.flush) = (copies + op.copies, self.flushed);
+            (copies, bytes, op.flush) = (copies + op.copies, bytes + op.bytes, self.flushed);
             self.given += 1;
         }
         // One call takes as long as some single copies. Within a device it gains nothing.
@@ -224,13 +249,21 @@ impl CopyQueue {
         true
     }
 
-    /// Has the bell rung when all is done that the stream was given. Returns whether it has anything.
+    /// Has the bell rung when all is done that the stream was given, and behind each of the next flushes. Returns whether it has anything.
     pub(crate) fn arm(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<bool, CudaError> {
-        if self.is_busy() && self.armed < self.flushed {
+        if self.is_busy() {
+            self.bells = BELLS;
+            self.arm_last(bell, entered)?;
+        }
+        Ok(self.is_busy())
+    }
+
+    fn arm_last(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
+        if self.armed < self.flushed {
             bell.ring_behind(self.stream, entered)?;
             self.armed = self.flushed;
         }
-        Ok(self.is_busy())
+        Ok(())
     }
 
     /// Asks whether the stream goes on: what is lost writes no words.
