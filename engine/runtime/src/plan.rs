@@ -206,6 +206,11 @@ impl Plan {
         self.inner.shape.direction()
     }
 
+    /// Whether bytes go through pinned memory of the host, on either side, because what moves them does not reach memory of a device.
+    pub fn is_staged(&self) -> bool {
+        self.inner.pair.is_staged
+    }
+
     /// Bytes that one submission moves: the sum of all spans.
     pub fn bytes(&self) -> u64 {
         self.inner.shape.bytes()

@@ -100,7 +100,12 @@ was cancelled under way leaves its places undefined, and those are not looked at
 Pools that this host has no memory for, both of them together where both are here, are refused before they are made, also \
 where HOST is this very machine; with HOST it is asked first whether it lends as much.
 
---memory device measures memory of the first GPU, between two engines of this process: from host memory to it, within it, and \
+--memory device with HOST or --transport has the bytes of this side in memory of the first GPU, and those of the other side in \
+host memory; `device` says which GPU it is, and whether they go through pinned memory of the host (staged) or a card reaches the GPU \
+(--json: device, an object of name and staged). A pool of the host as large is made beside it, by which it is filled and looked at. \
+The floor remains that of host memory.
+
+--memory device alone measures the GPU by itself, between two engines of this process: from host memory to it, within it, and \
 from it, each in turns with one copy of as many bytes by the same device. The bytes are looked at after they went the whole way. \
 --json prints device, cuda and, for each of the ways, p50_us, one_copy_us, gbps_p50 and vs_one_copy.
 
@@ -124,6 +129,7 @@ Examples:
   penstock perf --transport tcp --io epoll           over loopback, with epoll
   penstock perf gpu-b --workload w2 -t 10 -P 4       to another host, where `penstock serve` runs
   penstock perf --memory device --workload w2        blocks of a GPU's memory
+  penstock perf gpu-b --memory device                from a GPU's memory to another host
   penstock perf --json | jq .p50_us";
 
 const DOCTOR_AFTER: &str = "\
@@ -326,10 +332,8 @@ pub(crate) struct PerfOptions {
     /// The transport [default: shm; with HOST: tcp]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
-    /// Other memory than the host's: the first GPU's, between two engines of this process
-    #[arg(long, value_enum, conflicts_with_all = [
-        "host", "transport", "config", "op", "workers", "progress", "pages", "cores", "concurrency", "pool_mib", "interval",
-    ])]
+    /// Other memory here than the host's: the first GPU's; without HOST or --transport both ends are in this process
+    #[arg(long, value_enum)]
     pub(crate) memory: Option<Memory>,
     #[command(flatten)]
     pub(crate) network: NetworkOptions,

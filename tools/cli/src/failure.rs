@@ -67,6 +67,8 @@ pub(crate) enum Failure {
     Cuda(CudaError),
     /// A device did not do its part.
     Device(Flaw),
+    /// An option that says nothing to a device that is measured by itself.
+    DeviceAlone(&'static str),
     /// Signals cannot be waited for.
     Signals(std::io::Error),
     /// The hidden other process of the self-test could not do its part.
@@ -79,6 +81,7 @@ impl Failure {
     pub(crate) fn ended(&self) -> Ended {
         match self {
             Self::Usage(_) | Self::Filter(_) | Self::Config(_) | Self::Key(_) => Ended::Misasked,
+            Self::DeviceAlone(_) => Ended::Misasked,
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
             Self::Start(StartError::Config(_) | StartError::Name(_)) | Self::Memif(_) | Self::OneDevice => {
                 Ended::Misasked
@@ -117,6 +120,10 @@ impl fmt::Display for Failure {
             Self::Node(flaw) => flaw.fmt(f),
             Self::Cuda(error) => error.fmt(f),
             Self::Device(flaw) => flaw.fmt(f),
+            Self::DeviceAlone(option) => write!(
+                f,
+                "`--memory device` alone measures the GPU by itself, to which {option} says nothing: leave that out, or add HOST or `--transport shm`"
+            ),
             Self::Start(error) => error.fmt(f),
             Self::Memif(mend) => write!(f, "`--transport dpdk` is for two processes of this host: {mend}"),
             Self::OneDevice => f.write_str(

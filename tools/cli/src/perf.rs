@@ -8,11 +8,12 @@ use penstock::Config;
 use penstock_lab::Workload;
 use penstock_lab::ends::memif::{self, Memif};
 use penstock_lab::ends::network::Network;
+use penstock_lab::ends::on_device::MemoryKind;
 use penstock_lab::measure::Limit;
-use penstock_lab::perf::{self, CutOff, Options, Packets, Report, Watch};
+use penstock_lab::perf::{self, CutOff, DeviceSide, Options, Packets, Report, Watch};
 use penstock_lab::workload::Mergeable;
 
-use crate::arguments::{Memory, PerfLimit, PerfOptions, Transport};
+use crate::arguments::{self, Memory, Op, Pages, PerfLimit, PerfOptions, Transport};
 use crate::console::{self, Progress, figure};
 use crate::device;
 use crate::failure::{Ended, Failure};
@@ -39,7 +40,8 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
         console::print(&listed(&Workload::all()))?;
         return Ok(Ended::Well);
     }
-    if options.memory == Some(Memory::Device) {
+    if options.memory == Some(Memory::Device) && options.host.is_none() && options.transport.is_none() {
+        options.is_of_the_device_alone()?;
         let workload = Workload::find(&options.workload).map_err(perf::PerfError::from)?;
         let what = (options.sabotage, options.json);
         return device::measure(
@@ -83,6 +85,23 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
         console::complain(&format!("cut off: {why}"));
     }
     Ok(if report.verified == Some(true) && report.cut_off.is_none() { Ended::Well } else { Ended::Badly })
+}
+
+impl PerfOptions {
+    /// Refuses what a device alone cannot be asked for.
+    fn is_of_the_device_alone(&self) -> Result<(), Failure> {
+        let given = [
+            ("--config", self.config.is_some()),
+            ("--op", self.op != Op::Write),
+            ("--workers", self.workers != 1),
+            ("--progress", self.progress != arguments::Progress::Adaptive),
+            ("--pages", self.pages != Pages::Auto),
+            ("--cores", !self.cores.is_empty()),
+            ("--concurrency", self.concurrency != 1),
+            ("--pool-mib", self.pool_mib.is_some()),
+        ];
+        given.iter().find(|(_, is_given)| *is_given).map_or(Ok(()), |(option, _)| Err(Failure::DeviceAlone(option)))
+    }
 }
 
 /// Until there is something to show, whoever interrupts waits for nothing: what was made so far is removed, and the process ends.
@@ -157,6 +176,9 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
         host: options.host.as_deref().map(network::with_port),
         ..Network::default()
     };
+    if options.memory == Some(Memory::Device) {
+        asked.memory[0] = MemoryKind::Device;
+    }
     asked.op = options.op.into();
     asked.progress = options.progress.into();
     asked.pages = options.pages.into();
@@ -238,7 +260,7 @@ fn shown(report: &Report) -> String {
         (None, None) => "not looked at".to_owned(),
     };
     let rows = [
-        ("path", report.path.clone()),
+        ("path", report.path.clone() + &of_device(report.device.as_ref())),
         ("moved", format!("{} in {}", size(report.bytes_total), time(total))),
         ("rate", rate(report.gbps)),
         ("time", if is_known { times } else { none() }),
@@ -271,6 +293,13 @@ fn shown(report: &Report) -> String {
         .map(|(label, value)| vec![label.to_owned(), value])
         .collect();
     title + &console::table(&rows, &[])
+}
+
+/// Memory of a device on this side, and how bytes get there.
+fn of_device(side: Option<&DeviceSide>) -> String {
+    let Some(DeviceSide { name, is_staged }) = side else { return String::new() };
+    let way = if *is_staged { "through pinned memory of the host" } else { "reached directly" };
+    format!("; memory here: {name}, {way}")
 }
 
 /// CPU time for 10^9 bytes.

@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use penstock::config::{ConfigError, PagesChoice, Progress, TransportName};
 use penstock::region::Pool;
-use penstock::{Config, Counter, Engine, Pages, PoolSpec, Rights, SystemEnv};
+use penstock::{Config, Counter, Engine, LocalRegion, Pages, PoolSpec, Rights, SystemEnv, Window};
 use serde::{Deserialize, Serialize};
 
 use super::lossy;
 use super::network::Network;
+use super::on_device::{MemoryKind, OnDevice};
 use super::own::Own;
 use super::sweep::Making;
 use crate::error::LabError;
 
 /// What both ends call their pool.
 pub const LABEL: &str = "lab";
+/// What they call that of the host beside a device's.
+const BESIDE: &str = "lab, host";
 /// What both ends call their counter.
 pub const ARRIVALS: &str = "arrivals";
 /// Where ends meet over the network: any free port that only this host reaches.
@@ -45,6 +48,9 @@ pub struct EndSpec {
     pub pool_bytes: u64,
     /// Pages of its pool.
     pub pages: PagesChoice,
+    /// Where its memory is; what is a device's has a pool of the host's beside it.
+    #[serde(default)]
+    pub memory: MemoryKind,
     /// What it needs to meet the other end over the network.
     pub network: Network,
 }
@@ -55,20 +61,28 @@ pub struct End {
     pub arrivals: Counter<SystemEnv>,
     /// What its application allocated itself, once it has.
     pub own: OnceCell<Own>,
-    /// Its memory.
+    /// Its memory, or what that of a device is filled from and looked at in.
     pub pool: Pool<SystemEnv>,
+    /// Its memory, where that is a device's.
+    pub device: Option<OnDevice>,
     /// Its engine.
     pub engine: Engine,
 }
 
 impl EndSpec {
+    /// What it may use: memory of a device is filled and looked at within the process.
+    fn transports(&self) -> Vec<TransportName> {
+        let within = (self.memory == MemoryKind::Device).then_some(TransportName::Local);
+        within.into_iter().filter(|within| *within != self.transport).chain([self.transport]).collect()
+    }
+
     fn config(&self) -> Result<Config, ConfigError> {
         let config = self
             .network
             .base()?
             .named(&self.name)
             .directory(&self.directory)
-            .transports([self.transport])
+            .transports(self.transports())
             .transfer_timeout(TRANSFER_TIMEOUT)
             .progress(self.progress);
         let config = match self.transport {
@@ -114,14 +128,40 @@ impl EndSpec {
             PagesChoice::Small => Pages::Small,
             PagesChoice::Huge => Pages::Huge,
         };
-        let spec = PoolSpec::host(self.pool_bytes).label(LABEL).pages(pages).rights(Rights::READ_WRITE);
+        let label = match self.memory {
+            MemoryKind::Host => LABEL,
+            MemoryKind::Device => BESIDE,
+        };
+        // Floors map it, whatever it is for.
+        let spec = PoolSpec::host(self.pool_bytes).label(label).pages(pages).rights(Rights::READ_WRITE);
         let pool = engine.pool(spec).map_err(LabError::refused("make a pool"))?;
-        let arrivals = pool.counter(ARRIVALS).map_err(LabError::refused("make an arrival counter"))?;
-        Ok(End { arrivals, own: OnceCell::new(), pool, engine })
+        let device = match self.memory {
+            MemoryKind::Host => None,
+            MemoryKind::Device => Some(OnDevice::beside(&pool, &engine)?),
+        };
+        let counted: &LocalRegion<SystemEnv> = device.as_ref().map_or(&pool, |device| &device.pool);
+        let arrivals = counted.counter(ARRIVALS).map_err(LabError::refused("make an arrival counter"))?;
+        Ok(End { arrivals, own: OnceCell::new(), pool, device, engine })
     }
 }
 
 impl End {
+    /// What plans name.
+    pub fn region(&self) -> &LocalRegion<SystemEnv> {
+        self.device.as_ref().map_or(&self.pool, |device| &device.pool)
+    }
+
+    /// What was written to the pool of the host is in its memory, wherever that is.
+    pub fn has_filled(&self) -> Result<(), LabError> {
+        self.device.as_ref().map_or(Ok(()), OnDevice::fill)
+    }
+
+    /// The pool of the host, with what is in its memory now.
+    pub fn fetched(&self) -> Result<&Window, LabError> {
+        self.device.as_ref().map_or(Ok(()), OnDevice::fetch)?;
+        Ok(self.pool.window())
+    }
+
     /// Whether the engine works by itself.
     pub fn is_threaded(&self) -> bool {
         self.engine.config().workers.progress.is_threaded()

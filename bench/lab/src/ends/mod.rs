@@ -1,6 +1,6 @@
 //! Both ends of a measurement on this host: an initiator here, and a target here or in a process of its own.
 //!
-//! - [`end`]: one engine with its pool and its arrival counter; [`own`]: memory that its application allocated
+//! - [`end`]: one engine with its pool and its arrival counter; [`own`]: memory that its application allocated; [`on_device`]: a GPU's
 //! - [`network`]: what ends need that meet over the network, and the end that another host serves
 //! - [`wire`]: what the initiator asks of a target process, and what that answers
 //! - [`target`]: the target process; [`process`]: its handle on this side
@@ -15,6 +15,7 @@ pub mod hops;
 mod lossy;
 pub mod memif;
 pub mod network;
+pub mod on_device;
 pub mod own;
 pub mod process;
 pub mod rally;
@@ -36,6 +37,7 @@ use penstock::{Peer, RemoteRegion, SystemEnv, Window};
 
 use self::end::{ARRIVALS, End, EndSpec, LABEL};
 use self::network::{Network, Served};
+use self::on_device::MemoryKind;
 use self::process::TargetProcess;
 use self::sweep::Making;
 pub use self::sweep::sweep;
@@ -69,6 +71,8 @@ pub struct EndsSpec {
     pub target_cores: Vec<usize>,
     /// How long adaptive workers look for work before they sleep; the engine's default where absent.
     pub spin: Option<Duration>,
+    /// The initiator's memory, and the target's.
+    pub memory: [MemoryKind; 2],
     /// The program that becomes the target process when asked to; this one where absent.
     pub target_program: Option<PathBuf>,
     /// What ends need that meet over the network.
@@ -112,6 +116,7 @@ impl Ends {
             spin_us: spec.spin.map(|spin| spin.as_micros() as u64),
             pool_bytes: spec.pool_bytes,
             pages: spec.pages,
+            memory: spec.memory[0],
             network: spec.network.clone(),
         };
         if let Some(host) = &spec.network.host {
@@ -121,7 +126,7 @@ impl Ends {
         let near = end("initiator", spec.progress, spec.workers, &spec.cores);
         // memif joins the workers of both sides one by one.
         let workers = if spec.network.memif.is_some() { spec.workers } else { 1 };
-        let far = end("target", spec.target_progress, workers, &[]);
+        let far = EndSpec { memory: spec.memory[1], ..end("target", spec.target_progress, workers, &[]) };
         if spec.transport == TransportName::Local {
             return Self::open_here(&near, &far);
         }

@@ -131,9 +131,15 @@ impl Reply {
 pub fn perform(end: &End, command: &Command) -> Result<Reply, LabError> {
     let pool = end.pool.window();
     match command {
-        Command::Fill(spec) => Layout::new(spec).fill(pool),
-        Command::Wipe(spec) => Layout::new(spec).wipe(pool),
-        Command::Check(spec) => return Ok(look(spec, pool)),
+        Command::Fill(spec) => {
+            Layout::new(spec).fill(pool);
+            end.has_filled()?;
+        }
+        Command::Wipe(spec) => {
+            Layout::new(spec).wipe(pool);
+            end.has_filled()?;
+        }
+        Command::Check(spec) => return Ok(look(spec, end.fetched()?)),
         Command::Allocate { bytes } => {
             let own = Own::allocate(&end.engine, *bytes)?;
             let own = end.own.get_or_init(|| own);

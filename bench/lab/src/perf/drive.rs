@@ -73,7 +73,10 @@ impl Bench {
         let sets = sets.collect::<Result<Vec<_>, LabError>>().map_err(|error| error.or_loss_of(&ends.peer))?;
         // The destination is fresh memory, in which no word is one of the pattern.
         match options.op {
-            Op::Write => layout.fill(ends.near.pool.window()),
+            Op::Write => {
+                layout.fill(ends.near.pool.window());
+                ends.near.has_filled()?;
+            }
             Op::Read => expect_done(ends.ask(&Command::Fill(spec.clone()))?)?,
         }
         let (op, concurrency, cpu) = (options.op, options.concurrency, Duration::ZERO);
@@ -88,6 +91,11 @@ impl Bench {
     /// Bytes that a round moves.
     pub(super) fn bytes_per_round(&self) -> u64 {
         self.sets_per_round() as u64 * self.spec.workload.bytes()
+    }
+
+    /// Whether bytes go through staging memory, of either side.
+    pub(super) fn is_staged(&self) -> bool {
+        self.sets.iter().flat_map(|set| &set.plans).any(Plan::is_staged)
     }
 
     /// One round of the engine.
@@ -197,7 +205,7 @@ impl Bench {
             Op::Write => expect_done(self.ends.ask(&Command::Wipe(self.spec.clone()))?),
             Op::Read => {
                 self.layout.wipe(self.ends.near.pool.window());
-                Ok(())
+                self.ends.near.has_filled()
             }
         }
     }
@@ -215,6 +223,9 @@ impl Bench {
                 Err(Halt::Cut) => return Ok(None),
                 Err(Halt::Failed(error)) => return Err(error),
             }
+        }
+        if self.op == Op::Read {
+            self.ends.near.fetched()?;
         }
         if sabotage {
             self.spoil_one_byte()?;
@@ -239,6 +250,9 @@ impl Bench {
         sabotage: bool,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Option<u64>, LabError> {
+        if self.op == Op::Read {
+            self.ends.near.fetched()?;
+        }
         if sabotage {
             self.spoil_one_byte()?;
         }
@@ -286,6 +300,7 @@ fn ends_spec(options: &Options, pool_bytes: u64) -> EndsSpec {
         },
         target_cores: options.target_cores.clone(),
         spin: None,
+        memory: options.memory,
         target_program: options.target_program.clone(),
         network: options.network.clone(),
     }
@@ -300,8 +315,8 @@ fn prepare_set(
     let workload = &options.workload;
     let plan = |bases: &Vec<(u64, u64)>| {
         let builder = match options.op {
-            Op::Write => Plan::write(&ends.near.pool, &ends.remote),
-            Op::Read => Plan::read(&ends.near.pool, &ends.remote),
+            Op::Write => Plan::write(ends.near.region(), &ends.remote),
+            Op::Read => Plan::read(ends.near.region(), &ends.remote),
         };
         let stride = workload.stride_bytes();
         let builder = builder.layers(bases).blocks(pairs).block_bytes(workload.block_bytes).strides(stride, stride);
@@ -347,8 +362,8 @@ struct Slicer<'a> {
 impl Slicer<'_> {
     fn plan(&self, spans: &[Span]) -> Result<Plan, LabError> {
         let builder = match self.op {
-            Op::Write => Plan::write(&self.near.pool, self.remote),
-            Op::Read => Plan::read(&self.near.pool, self.remote),
+            Op::Write => Plan::write(self.near.region(), self.remote),
+            Op::Read => Plan::read(self.near.region(), self.remote),
         };
         builder.extents(spans).build().map_err(LabError::refused("plan a slice"))
     }

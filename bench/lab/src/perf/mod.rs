@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 use self::drive::Bench;
 use self::mover::Halt;
 pub use self::options::{Op, Options};
-pub use self::report::{CutOff, Packets, Report, Samples};
+pub use self::report::{CutOff, DeviceSide, Packets, Report, Samples};
 use self::report::{Measured, Thinned};
 use self::watch::Meter;
 pub use self::watch::{Interval, Progress, Watch};
@@ -137,7 +137,8 @@ fn measure(
             cut_off = Some(CutOff::Interrupted);
         }
     }
-    let report = Report::new(options, bench.sets_per_round() as u64, &bench.ends).with(measured, verified, cut_off);
+    let report = Report::new(options, bench.sets_per_round() as u64, &bench.ends, bench.is_staged());
+    let report = report.with(measured, verified, cut_off);
     Ok((report, failed))
 }
 

@@ -7,6 +7,7 @@ use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::limits::WORKERS_MAX;
 
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::error::LabError;
 use crate::layout::LayoutSpec;
 use crate::measure::Limit;
@@ -55,6 +56,8 @@ pub struct Options {
     pub concurrency: usize,
     /// Pages of both pools.
     pub pages: PagesChoice,
+    /// The initiator's memory, and the target's.
+    pub memory: [MemoryKind; 2],
     /// Bytes that each pool has at least. Less than several times the last cache measures the cache.
     pub pool_bytes_min: u64,
     /// How many rounds.
@@ -87,6 +90,7 @@ impl Options {
             target_cores: Vec::new(),
             concurrency: 1,
             pages: PagesChoice::Small,
+            memory: [MemoryKind::Host; 2],
             pool_bytes_min: 512 << 20,
             limit: Limit { rounds: 31, within: Duration::from_secs(20) },
             is_sharp: false,
@@ -129,6 +133,9 @@ impl Options {
         }
         if self.network.host.is_some() && !self.transport.is_between_hosts() {
             return refuse("transport", "another host is reached by verbs or tcp");
+        }
+        if self.sabotage && self.op == Op::Write && self.memory[1] == MemoryKind::Device {
+            return refuse("sabotage", "bytes of a device are spoiled by nobody; read, or leave it out");
         }
         if self.network.host.is_some() && self.sabotage && self.op == Op::Write {
             return refuse(

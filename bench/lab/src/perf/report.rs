@@ -70,6 +70,9 @@ pub struct Report {
     pub cut_off: Option<CutOff>,
     /// Why this transport, in its words.
     pub path: String,
+    /// The device whose memory it is on this side, and how bytes get from there; absent where it is the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceSide>,
     /// The other end's address, where the two met over the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -83,6 +86,16 @@ pub struct Report {
     /// The rounds themselves.
     #[serde(skip)]
     pub samples: Samples,
+}
+
+/// Memory of a device on this side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceSide {
+    /// What the device is called.
+    pub name: String,
+    /// Bytes go through pinned memory of the host, and not by a card that reaches the device.
+    #[serde(rename = "staged")]
+    pub is_staged: bool,
 }
 
 /// What became of one end's packets, and what the way to the other end is like.
@@ -212,7 +225,7 @@ pub struct Samples {
 
 impl Report {
     /// What is known before anything is measured; a round moves so many sets.
-    pub(super) fn new(options: &Options, sets: u64, ends: &Ends) -> Self {
+    pub(super) fn new(options: &Options, sets: u64, ends: &Ends, is_staged: bool) -> Self {
         Self {
             transport: ends.peer.transport().to_owned(),
             op: options.op.as_str(),
@@ -235,6 +248,7 @@ impl Report {
             bytes_verified: 0,
             cut_off: None,
             path: ends.peer.path().to_owned(),
+            device: ends.near.device.as_ref().map(|on| DeviceSide { name: on.device.clone(), is_staged }),
             address: ends.peer.address().map(|address| address.to_string()),
             served_by: ends.served_by(),
             packets: ends.peer.packets().map(Packets::from),
@@ -298,6 +312,7 @@ pub(crate) fn example() -> Report {
         bytes_verified: 0,
         cut_off: None,
         path: "same host".to_owned(),
+        device: None,
         address: None,
         served_by: None,
         packets: None,

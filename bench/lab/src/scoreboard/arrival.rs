@@ -8,6 +8,7 @@ use super::rivals::Rival;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::rally::{Manner, Rally, Rules, reset_cache_lines, send_cache_lines};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -86,6 +87,7 @@ pub(super) fn ends(
         target_progress: progress,
         target_cores: pins.far.clone(),
         spin,
+        memory: [MemoryKind::Host; 2],
         target_program: effort.target_program.clone(),
         network: Network::default(),
     })

@@ -7,6 +7,7 @@ use super::rivals::Rival;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::stream::{Stream, TUNINGS, Tuning};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -165,6 +166,7 @@ impl Bare {
             target_progress: Progress::Adaptive,
             target_cores: pins.far.clone(),
             spin: None,
+            memory: [MemoryKind::Host; 2],
             target_program: effort.target_program.clone(),
             network: Network::default(),
         })?;

@@ -9,6 +9,7 @@ use super::copies::{describe, run};
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::own::{OWN, Own};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -99,6 +100,7 @@ impl Arrays {
             target_progress: Progress::Adaptive,
             target_cores: pins.far.clone(),
             spin: None,
+            memory: [MemoryKind::Host; 2],
             target_program: effort.target_program.clone(),
             network: Network::default(),
         })?;

@@ -11,6 +11,7 @@ use super::guest;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::rally::{Manner, Rally, Rules};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -129,6 +130,7 @@ impl Bench {
             target_progress: Progress::Inline,
             target_cores: pins.far.clone(),
             spin: None,
+            memory: [MemoryKind::Host; 2],
             target_program: effort.target_program.clone(),
             network,
         })?;

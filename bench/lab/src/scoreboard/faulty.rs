@@ -16,6 +16,7 @@ use super::{Effort, Pins};
 use crate::ends::Folder;
 use crate::ends::end::{End, EndSpec, LABEL};
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::process::TargetProcess;
 use crate::ends::wire::{Command, Reply, TargetSpec};
 use crate::error::LabError;
@@ -182,6 +183,7 @@ fn spec(folder: &Folder, transport: TransportName, name: &str, progress: Progres
         spin_us: None,
         pool_bytes: POOL_BYTES,
         pages: PagesChoice::Small,
+        memory: MemoryKind::Host,
         network: Network::default(),
     }
 }

@@ -14,6 +14,7 @@ use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::end::ARRIVALS;
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
@@ -101,6 +102,7 @@ impl Bench {
             target_progress: Progress::Adaptive,
             target_cores: pins.far.clone(),
             spin: None,
+            memory: [MemoryKind::Host; 2],
             target_program: effort.target_program.clone(),
             network: Network::default(),
         })?;

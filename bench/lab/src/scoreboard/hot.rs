@@ -8,6 +8,7 @@ use penstock::{Direction, Plan, Span, Submit};
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::measure::cores::Stay;
@@ -35,6 +36,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
         target_progress: Progress::Inline,
         target_cores: Vec::new(),
         spin: None,
+        memory: [MemoryKind::Host; 2],
         target_program: None,
         network: Network::default(),
     })?;

@@ -29,6 +29,7 @@ mod python;
 mod register;
 mod rivals;
 pub mod row;
+mod staged;
 pub mod table;
 mod wake;
 mod words;
@@ -149,6 +150,7 @@ pub const METRICS: &[Metric] = &[
         foreground::measure,
     ),
     metric("M15", "registering 10,000 views, and going on registering", register::measure),
+    metric("M16", "kv16 and w5 between memory of devices, staged over TCP", staged::measure),
     metric("A1", "plans by address, and registering beside a connected peer", addresses::measure),
     metric("D1", "kv16 between memory that the applications allocated themselves", caller::measure),
     metric("F1", "five peers beside a dead, a stopped and a slow one", faulty::measure),

@@ -15,6 +15,7 @@ use super::{Effort, Pins};
 use crate::ends::datagrams::Datagrams;
 use crate::ends::memif::Memif;
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::rally::{Manner, Rules};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -325,6 +326,7 @@ fn ends_of(effort: &Effort, pins: &Pins, transport: TransportName, network: Netw
         target_progress: Progress::Adaptive,
         target_cores: pins.far.clone(),
         spin: None,
+        memory: [MemoryKind::Host; 2],
         target_program: effort.target_program.clone(),
         network,
     }

@@ -11,6 +11,7 @@ use super::rivals::Rival;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::network::Network;
+use crate::ends::on_device::MemoryKind;
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::measure::cores::Stay;
@@ -102,6 +103,7 @@ fn pages(effort: &Effort, progress: Progress, python: &mut Rival<Pair>) -> Resul
         target_progress: Progress::Adaptive,
         target_cores: pins.far.clone(),
         spin: None,
+        memory: [MemoryKind::Host; 2],
         target_program: effort.target_program.clone(),
         network: Network::default(),
     })?;

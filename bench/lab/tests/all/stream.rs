@@ -5,6 +5,7 @@ use std::time::Duration;
 use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock_lab::Workload;
 use penstock_lab::ends::network::Network;
+use penstock_lab::ends::on_device::MemoryKind;
 use penstock_lab::ends::stream::{Stream, StreamCommand, TUNINGS};
 use penstock_lab::ends::wire::{Command, Reply};
 use penstock_lab::ends::{Ends, EndsSpec};
@@ -27,6 +28,7 @@ fn ends(progress: Progress) -> Ends {
         target_progress: progress,
         target_cores: Vec::new(),
         spin: None,
+        memory: [MemoryKind::Host; 2],
         target_program: Some(env!("CARGO_BIN_EXE_penstock-lab").into()),
         network: Network::default(),
     })
