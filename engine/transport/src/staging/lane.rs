@@ -10,6 +10,7 @@ use penstock_core::{Cause, Direction, Span};
 use penstock_memory::Memory;
 use penstock_ring::ReadyBits;
 
+use super::gone::GoneLane;
 use super::message::Answer;
 use super::op::{Hop, OpOf, StagedOp};
 use super::peer::{DIRECTIONS, GrantedTo, Grants};
@@ -587,6 +588,11 @@ impl Lane for StagedLane {
         // What is between its hops touches nothing, and goes nowhere any more.
         for place in mem::take(&mut self.waiting).into_iter().flatten() {
             self.finish(place, Err(Cause::Cancelled.into()), events);
+        }
+        if is_quiet {
+            // As it would be without this, which may have to stay for as long as a device likes. Nobody looks at the lane inside any more, and
+            // what is due for it, or comes, would keep the worker awake.
+            self.inner = Box::new(GoneLane);
         }
         // What a device has lost is held for ever.
         is_quiet && self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) && !self.touch.is_held()

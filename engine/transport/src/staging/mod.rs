@@ -6,10 +6,12 @@
 //!
 //! - [`slots`]: the memory between
 //! - [`op`]: an operation and its hops
-//! - [`lane`]: one worker's lane, with what comes before and behind what the transport moves; [`hops`]: how each of them is made
+//! - [`lane`]: one worker's lane, with what comes before and behind what the transport moves; [`hops`]: how each of them is made;
+//!   [`gone`]: what is left of the transport's when its session is over
 //! - [`message`], [`talk`], [`peer`]: what lanes of both sides say to each other, and what they have of each other's slots
 //! - [`path`]: how a peer is told of memory that is reached so
 
+mod gone;
 mod hops;
 mod lane;
 mod message;
