@@ -243,6 +243,12 @@ pub trait LaneEvents {
     fn lost(&mut self, completion_id: u64, failure: Failure) {
         self.completed(completion_id, Err(failure));
     }
+
+    /// An accepted batch has failed, and touches nothing here. Nobody knows for how long it touches the peer's memory, and nothing more is reported of
+    /// it.
+    fn lost_at_peer(&mut self, completion_id: u64, failure: Failure) {
+        self.completed(completion_id, Err(failure));
+    }
 }
 
 /// Something reference counted that one engine gives to another of the same process.

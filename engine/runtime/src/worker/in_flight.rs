@@ -326,6 +326,29 @@ impl<E: Env> Worker<E> {
         self.op_completed(op.key, finishes);
     }
 
+    /// A lane says that a batch has failed, and that the peer's memory is not to be had back.
+    pub(super) fn on_lost_at_peer(&mut self, completion_id: u64, failure: Failure) {
+        let Some(op) = self.in_flight.get_mut(completion_id) else {
+            debug_assert!(false, "an operation that nobody waits for is lost");
+            return;
+        };
+        let (key, units) = (op.key, op.plan_units);
+        let slot = self.shared.slots.get(key).expect("a batch under way holds its slot");
+        match op.state {
+            OpState::Attached => {
+                slot.stop(Stage::Move, failure);
+                slot.mark_claim_remote_pending();
+            }
+            OpState::Cancelled => {}
+            OpState::Detached | OpState::Ignored => return,
+        }
+        // The transfer ends all the same; the peer's memory is not quiet before the session is over on both sides.
+        slot.add_reference();
+        op.state = OpState::Detached;
+        let finishes = slot.release_claim_keeping_remote(units);
+        self.op_completed(key, finishes);
+    }
+
     /// An operation has released its claim: finishes the transfer if it was the last.
     pub(super) fn op_completed(&mut self, key: Key, finishes: bool) {
         let is_it = |active: &Active| active.command.key == key;

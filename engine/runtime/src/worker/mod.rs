@@ -77,6 +77,8 @@ enum OpEnd {
     Completed(Result<u64, Failure>),
     /// It has failed, and nobody knows for how long it touches memory.
     Lost(Failure),
+    /// The same of the peer's memory alone.
+    LostAtPeer(Failure),
 }
 
 /// A lane and the peer it leads to.
@@ -447,6 +449,7 @@ impl<E: Env> Worker<E> {
         match end {
             OpEnd::Completed(result) => self.on_completion(completion_id, result),
             OpEnd::Lost(failure) => self.on_lost(completion_id, failure),
+            OpEnd::LostAtPeer(failure) => self.on_lost_at_peer(completion_id, failure),
         }
     }
 
@@ -676,6 +679,10 @@ impl<E: Env> LaneEvents for Delivery<'_, E> {
 
     fn lost(&mut self, completion_id: u64, failure: Failure) {
         self.completions.push((completion_id, OpEnd::Lost(failure)));
+    }
+
+    fn lost_at_peer(&mut self, completion_id: u64, failure: Failure) {
+        self.completions.push((completion_id, OpEnd::LostAtPeer(failure)));
     }
 }
 

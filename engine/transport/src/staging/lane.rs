@@ -122,6 +122,10 @@ impl LaneEvents for Sorted<'_> {
             _ => self.ended.push((completion_id, HopEnd::Lost(failure))),
         }
     }
+
+    fn lost_at_peer(&mut self, completion_id: u64, failure: Failure) {
+        self.events.lost_at_peer(completion_id, failure);
+    }
 }
 
 fn queue_of(op: &StagedOp) -> usize {
@@ -412,6 +416,20 @@ impl StagedLane {
         match of {
             OpOf::Worker(completion_id) => events.lost(completion_id, failure),
             OpOf::Peer { .. } => self.tell(of, Err(failure), events),
+        }
+    }
+
+    /// A device of the peer has failed, and may have the peer's memory and its slot for ever.
+    pub(super) fn lose_at_peer(&mut self, place: usize, cause: Cause, events: &mut dyn LaneEvents) {
+        let Some(op) = &mut self.ops[place] else { return };
+        let of = op.of;
+        if op.grant.take().is_some() {
+            self.grants[op.direction as usize].forget();
+        }
+        self.take_out(place, true);
+        match of {
+            OpOf::Worker(completion_id) => events.lost_at_peer(completion_id, cause.into()),
+            OpOf::Peer { .. } => self.tell(of, Err(cause.into()), events),
         }
     }
 

@@ -226,13 +226,8 @@ impl StagedLane {
         (op.is_under_way, op.gives_back) = (false, is_slot_wanted);
         match end {
             Ok(()) => self.hop_is_over(place, events),
-            Err(cause) => {
-                if cause == Cause::DeviceFailed && op.grant.take().is_some() {
-                    // Its device may have the slot for ever.
-                    self.grants[op.direction as usize].forget();
-                }
-                self.finish(place, Err(cause.into()), events);
-            }
+            Err(Cause::DeviceFailed) => self.lose_at_peer(place, Cause::DeviceFailed, events),
+            Err(cause) => self.finish(place, Err(cause.into()), events),
         }
     }
 
