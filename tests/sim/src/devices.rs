@@ -15,8 +15,8 @@ use crate::world::{Core, World};
 /// A stream rests once in so many pieces, for so long at most.
 const REST_ONCE_IN: usize = 6;
 const REST_US_MAX: usize = 60;
-/// A piece of a copy has at most so many bytes.
-const PIECE_BYTES_MAX: usize = 1500;
+/// A piece of a copy has at most so many bytes, unless copies are longer in that world.
+pub(crate) const PIECE_BYTES: u64 = 1500;
 
 /// All engines of the process use the model's functions from now on.
 pub(crate) fn install() {
@@ -31,6 +31,7 @@ pub(crate) fn install() {
 pub(crate) struct Devices {
     /// Streams that do nothing until then.
     rests: BTreeMap<u32, Timestamp>,
+    piece_bytes_max: usize,
     random: Random,
 }
 
@@ -52,7 +53,7 @@ impl Devices {
         if self.random.once_in(REST_ONCE_IN) {
             self.rests.insert(stream, now + Duration::from_micros(self.random.below(REST_US_MAX) as u64));
         }
-        (self.random.below(1 << 16), 1 + self.random.below(PIECE_BYTES_MAX))
+        (self.random.below(1 << 16), 1 + self.random.below(self.piece_bytes_max))
     }
 }
 
@@ -61,7 +62,15 @@ impl World {
     pub fn add_devices(&self) {
         model::begin();
         let random = Random::new(self.seed() ^ 0xde71_ce00);
-        self.core.lock().devices = Some(Devices { rests: BTreeMap::new(), random });
+        self.core.lock().devices =
+            Some(Devices { rests: BTreeMap::new(), piece_bytes_max: PIECE_BYTES as usize, random });
+    }
+
+    /// Streams do so many bytes of a copy at once, at most.
+    pub fn set_device_piece(&self, bytes: u64) {
+        if let Some(devices) = &mut self.core.lock().devices {
+            devices.piece_bytes_max = bytes as usize;
+        }
     }
 
     /// The device of this number.

@@ -46,6 +46,8 @@ pub struct Account {
     pub well: u32,
     /// Halves that failed, as they may.
     pub failed: u32,
+    /// Transfers that ended well, and whose bytes went through staging memory.
+    pub staged: u32,
     /// A number that stands for everything that has happened.
     pub trace: u64,
     /// How many events there were.

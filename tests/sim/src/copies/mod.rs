@@ -1,4 +1,5 @@
-//! Transfers that devices copy: between engines of one process, and of an engine with itself.
+//! Transfers that devices copy: between engines of one process, and of an engine with itself; and between engines that reach only host memory of
+//! each other, so that bytes go through slots.
 //!
 //! Engines have the driver that they always have, over a model of its functions: streams go on late, in pieces, and in the order of the seed.
 //! What has to hold: the bytes of a transfer are there when it is reported done; memory of which an engine has said that nothing lands there any
@@ -19,26 +20,36 @@ use penstock::{LocalQuiesce, Timestamp};
 use penstock_cuda_driver::model;
 
 use crate::deed::{Act, Deed, Script};
+use crate::devices::PIECE_BYTES;
 use crate::oracle::{Invariant, Violated};
 use crate::random::Random;
 use crate::run::{Account, TURN_ONCE_IN};
 use crate::world::World;
 use seats::Seats;
-use spec::Step;
+use spec::{Copying, Step};
 use transfer::Copier;
 
 /// When all deeds are done and all devices go on, everything has to be over within this.
 const OVER_WITHIN: Duration = Duration::from_secs(5);
-/// Steps from one look at all memory to the next.
-const LOOKS: u32 = 48;
+/// Steps from one look at all memory to the next, for each kilobyte of a block.
+const LOOKS: u64 = 48;
 
 /// Does the deeds at these places of the script's list.
 pub(crate) fn perform(script: &Script, keep: &[usize]) -> Result<Account, Violated> {
     let world = World::new(script.seed);
     world.add_devices();
+    if let Some(copying) = script.copying.filter(Copying::is_staged) {
+        world.set_weather(script.weather);
+        // What is large has the room that packets have by default: in a storm, where they overtake each other by far, credit for it counts a packet
+        // as arrived that is still to come.
+        let bytes = script.receive_bytes.filter(|_| copying.block_bytes <= PIECE_BYTES);
+        bytes.iter().for_each(|&bytes| world.set_receive_bytes(bytes));
+        world.set_device_piece(copying.block_bytes.max(PIECE_BYTES));
+    }
     let mut run = Run::open(&world, script, keep);
     run.go()?;
     let account = run.close()?;
+    world.check_credit()?;
     Ok(Account { trace: world.trace_hash(), events: world.events(), ..account })
 }
 
@@ -89,15 +100,16 @@ impl<'s, 'w> Run<'s, 'w> {
 
     fn go(&mut self) -> Result<(), Violated> {
         let (mut looks, mut healed) = (0, None);
+        let looks_max = LOOKS * (self.seats.copying.block_bytes >> 10).max(1);
         loop {
             self.do_deeds()?;
             self.go_on();
             if self.done == self.steps.len() && self.stopped.iter().all(Option::is_none) && healed.is_none() {
                 healed = Some(self.now());
             }
-            looks += u32::from(self.world().step_idly());
+            looks += u64::from(self.world().step_idly());
             self.turn()?;
-            if looks >= LOOKS {
+            if looks >= looks_max {
                 looks = 0;
                 self.seats.check()?;
             }
@@ -163,7 +175,8 @@ impl<'s, 'w> Run<'s, 'w> {
                     .try_for_each(|its| its.give_up(within, seats));
             }
             Step::Drop { copy } => {
-                self.copiers.iter_mut().filter(|its| its.number == copy).for_each(Copier::let_go);
+                let Self { copiers, seats, .. } = self;
+                copiers.iter_mut().filter(|its| its.number == copy).for_each(|its| its.let_go(seats));
             }
             Step::Revoke { copy, is_local, within } => return self.revoke(copy, is_local, within),
             Step::Replace { engine, place, within } => return self.replace((engine, place), within),
@@ -214,7 +227,8 @@ impl<'s, 'w> Run<'s, 'w> {
         for (place, of) in seats.places(engine) {
             copiers.iter_mut().try_for_each(|copier| copier.loses((engine, place), of, seats))?;
         }
-        copiers.iter_mut().filter(|copier| copier.spec.at.0 == engine).for_each(Copier::let_go);
+        let its = copiers.iter_mut().filter(|copier| copier.spec.at.0 == engine);
+        its.for_each(|copier| copier.let_go(seats));
         seats.leave(engine, held.as_deref());
         seats.restart(engine);
         Ok(())
@@ -233,7 +247,9 @@ impl<'s, 'w> Run<'s, 'w> {
     fn close(mut self) -> Result<Account, Violated> {
         let (well, failed): (Vec<bool>, Vec<bool>) =
             self.copiers.iter().filter_map(Copier::outcome).partition(|is_well| *is_well);
-        let account = Account { well: well.len() as u32, failed: failed.len() as u32, ..Account::default() };
+        let is_staged = |copier: &&Copier| copier.is_staged && copier.outcome() == Some(true);
+        let staged = self.copiers.iter().filter(is_staged).count() as u32;
+        let account = Account { well: well.len() as u32, failed: failed.len() as u32, staged, ..Account::default() };
         self.copiers.clear();
         self.seats.close(self.may_withhold)?;
         // What streams have is done, whoever is there to see it, and whoever has let go of the memory.

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use penstock::config::TransportName;
+
 use super::spec::{BLOCKS, Copying, DeviceCopy, Place, Step};
 use crate::deed::{Act, Script, micros};
 use crate::random::Random;
 
 /// What is in time where nothing hinders it.
 const PLENTY: Duration = Duration::from_secs(2);
+/// Blocks of which few fit into a slot of staging memory, and larger ones.
+const LARGE_BYTES: [u64; 2] = [24 << 10, 72 << 10];
 
 impl Script {
     fn copies_on(&mut self, after: Duration, step: Step) {
@@ -16,12 +20,17 @@ impl Script {
 
     /// Transfers of which a device has one side at least, and what befalls them.
     pub(crate) fn copy_on_devices(&mut self, random: &mut Random) {
-        let engines = 1 + random.below(2);
-        self.copying = Some(Copying { engines, block_bytes: [256, 512, 1024][random.below(3)] });
+        let (engines, block_bytes) = (1 + random.below(2), [256, 512, 1024][random.below(3)]);
+        let mut whim = self.whim(0x57a6);
+        let copying = staged(&mut whim, Copying { engines, over: TransportName::Local, block_bytes });
+        let engines = copying.engines;
+        self.copying = Some(copying);
         let first = self.copies.len();
         for copy in first..first + 3 + random.below(12) {
             let after = micros(random.below(2_000));
-            self.copies.push(one_copy(engines, random));
+            let spec = one_copy(engines, random);
+            let with = if copying.is_staged() && whim.once_in(2) { 1 - spec.at.0 } else { spec.with.0 };
+            self.copies.push(DeviceCopy { with: (with, spec.with.1), ..spec });
             self.copies_on(after, Step::Begin { copy });
             // Most of the time while its bytes move.
             let late = micros(if random.once_in(4) { random.below(2_000) } else { random.below(120) });
@@ -59,6 +68,17 @@ impl Script {
         };
         self.copies_on(after, step);
     }
+}
+
+/// Half of all scenes have engines that reach only host memory of each other, and some of those blocks of which few fit into a slot, or none.
+fn staged(whim: &mut Random, copying: Copying) -> Copying {
+    let over = [TransportName::Local, TransportName::Local, TransportName::Shm, TransportName::Datagram];
+    let over = over[whim.below(over.len())];
+    if over == TransportName::Local {
+        return copying;
+    }
+    let block_bytes = if whim.once_in(8) { LARGE_BYTES[whim.below(2)] } else { copying.block_bytes };
+    Copying { engines: 2, over, block_bytes }
 }
 
 /// How long an answer may take: no time, a little, or enough.

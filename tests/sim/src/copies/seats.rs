@@ -1,21 +1,27 @@
-//! Engines of one process, their memory, and who has met whom.
+//! Engines, their memory, and who has met whom.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock::config::TransportName;
 use penstock::memory::BlockId;
-use penstock::{Blocks, Connecting, LocalQuiesce, Peer, Quarantined, RegionError};
+use penstock::{Blocks, Connecting, LocalQuiesce, Peer, Quarantined, RegionError, Timestamp};
 
 use super::memory::Memory;
 use super::spec::{Copying, Place};
-use crate::env::SimEnv;
+use crate::deed::HEARTBEAT;
+use crate::env::{Identity, SimEnv};
 use crate::oracle::{GRANTED, Invariant, Violated};
 use crate::random::Random;
-use crate::world::{Node, World};
+use crate::world::{Node, PIDS, World};
 
 /// A memory that was taken back is dropped once in so many looks, whatever is known of it.
 const DROP_ONCE_IN: usize = 100;
+
+/// Staging memory of an engine for each direction: sixteen slots, of which a lane has four at most.
+const STAGING_BYTES: u64 = 1 << 20;
+/// How long an owner leaves blocks to a peer's transfer of which it will hear nothing.
+const LEFT_FOR: Duration = Duration::from_millis(5);
 
 /// All engines of a run.
 pub(super) struct Seats<'w> {
@@ -26,7 +32,16 @@ pub(super) struct Seats<'w> {
     former: Vec<((usize, Place), u64, Memory)>,
     /// Blocks that were taken back, and that something may still be at.
     revoked: Vec<Revoked>,
+    /// Blocks that an owner takes back at that time, since it does not hear what becomes of the transfer.
+    left: Vec<(Timestamp, Lent)>,
     numbers: u64,
+}
+
+/// Blocks of one use of a place, which a transfer of another engine has.
+pub(super) struct Lent {
+    pub(super) end: (usize, Place),
+    pub(super) of: u64,
+    pub(super) blocks: Blocks,
 }
 
 /// Blocks of one use of a place, until this is released.
@@ -35,11 +50,15 @@ struct Revoked {
     end: (usize, Place),
     of: u64,
     ids: Vec<BlockId>,
+    /// They are nobody's until then.
+    _blocks: Option<Blocks>,
 }
 
 #[derive(Default)]
 struct Seat {
     node: Option<Node>,
+    /// How many engines have sat there before.
+    life: u32,
     peers: BTreeMap<usize, Peer<SimEnv>>,
     calling: BTreeMap<usize, Connecting<SimEnv>>,
     memories: BTreeMap<Place, (u64, Memory)>,
@@ -48,16 +67,35 @@ struct Seat {
 impl<'w> Seats<'w> {
     pub(super) fn open(world: &'w World, copying: Copying) -> Self {
         let seats = (0..copying.engines).map(|_| Seat::default()).collect();
-        let mut all = Self { world, copying, seats, former: Vec::new(), revoked: Vec::new(), numbers: 0 };
+        let (former, revoked, left) = (Vec::new(), Vec::new(), Vec::new());
+        let mut all = Self { world, copying, seats, former, revoked, left, numbers: 0 };
         (0..copying.engines).for_each(|number| all.start(number));
         all
     }
 
     /// An engine begins, with memory of its own.
     fn start(&mut self, number: usize) {
-        let config = World::config(&format!("copies-{number}")).transports([TransportName::Local]);
-        let node = self.world.start(config).expect("a simulated engine starts");
-        self.seats[number].node = Some(node);
+        let seat = &mut self.seats[number];
+        let (name, place) = (format!("copies-{number}"), number as u64);
+        let host = match self.copying.over {
+            TransportName::Datagram => 1 + place,
+            _ => Identity::default().host,
+        };
+        let (identity, mut config) = match self.copying.over {
+            TransportName::Local => (Identity::default(), World::config(&name).transports([TransportName::Local])),
+            over => {
+                let pid = PIDS + 1000 * number as u32 + seat.life;
+                let identity = Identity { process: 100 + place, pid, ..Identity::on(host) };
+                let config = match over {
+                    TransportName::Datagram => World::config_on(host, &name).heartbeat(HEARTBEAT),
+                    _ => World::config(&name).transports([TransportName::Local, TransportName::Shm]),
+                };
+                (identity, config)
+            }
+        };
+        config.device.staging_bytes = STAGING_BYTES;
+        let node = self.world.start_as(identity, config).expect("a simulated engine starts");
+        (seat.node, seat.life) = (Some(node), seat.life + 1);
         Place::ALL.into_iter().for_each(|place| self.open_memory((number, place)));
     }
 
@@ -130,17 +168,42 @@ impl<'w> Seats<'w> {
 
     /// Takes blocks back. Returns whether they are quiet; else they are somebody else's when they are.
     pub(super) fn revoke(&mut self, end: (usize, Place), of: u64, ids: Vec<BlockId>, within: Duration) -> bool {
+        self.revoke_keeping(end, of, ids, None, within)
+    }
+
+    fn revoke_keeping(
+        &mut self,
+        end: (usize, Place),
+        of: u64,
+        ids: Vec<BlockId>,
+        blocks: Option<Blocks>,
+        within: Duration,
+    ) -> bool {
         let Some(memory) = self.memory(end).filter(|_| self.number(end) == of) else { return false };
         let len = self.copying.block_bytes;
         let extents: Vec<(u64, u64)> = ids.iter().map(|id| (u64::from(id.index) * len, len)).collect();
         match memory.region().clone().revoke(&extents, within) {
             Ok(LocalQuiesce::Quiesced) => true,
             Ok(LocalQuiesce::Quarantined(held)) => {
-                self.revoked.push(Revoked { held, end, of, ids });
+                self.revoked.push(Revoked { held, end, of, ids, _blocks: blocks });
                 false
             }
             Ok(LocalQuiesce::StillRegistered(_)) | Err(_) => false,
         }
+    }
+
+    /// Takes blocks back from a transfer of another engine, and keeps them until they are quiet.
+    pub(super) fn take_back(&mut self, Lent { end, of, blocks }: Lent) -> Result<(), Violated> {
+        let ids: Vec<BlockId> = blocks.ids().collect();
+        match self.revoke_keeping(end, of, ids.clone(), Some(blocks), Duration::ZERO) {
+            true => self.give_away(end, of, &ids),
+            false => Ok(()),
+        }
+    }
+
+    /// Nobody hears what becomes of the transfer that has these: their owner takes them back after a while.
+    pub(super) fn leave_to_peer(&mut self, lent: Lent) {
+        self.left.push((self.world.now() + LEFT_FOR, lent));
     }
 
     /// Takes a memory back as a whole: what its engine says of it.
@@ -182,6 +245,7 @@ impl<'w> Seats<'w> {
             self.former.push(((number, place), of, memory));
         }
         self.revoked.retain(|revoked| revoked.end.0 != number);
+        self.left.retain(|(_, lent)| lent.end.0 != number);
     }
 
     /// All memories that an engine has registered.
@@ -212,6 +276,11 @@ impl<'w> Seats<'w> {
         if let Some(place) = self.revoked.iter().position(|revoked| revoked.held.is_released()) {
             let Revoked { end, of, ids, .. } = self.revoked.remove(place);
             self.give_away(end, of, &ids)?;
+        }
+        let now = self.world.now();
+        if let Some(place) = self.left.iter().position(|(until, _)| now >= *until) {
+            let (_, lent) = self.left.remove(place);
+            self.take_back(lent)?;
         }
         if !self.former.is_empty() && random.once_in(DROP_ONCE_IN) {
             self.former.remove(0);

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
+use penstock::config::TransportName;
+
 /// Blocks of each memory.
 pub const BLOCKS: u32 = 16;
 
 /// Who there is.
 #[derive(Debug, Clone, Copy)]
 pub struct Copying {
-    /// Engines, all of one process; each has a session with itself and with all others.
+    /// Engines; each has a session with itself and with all others.
     pub engines: usize,
+    /// How they reach each other. `Local`: all are of one process. `Shm`: each is a process of one host. Else each is on a host of its own.
+    pub over: TransportName,
     /// Bytes of a block, in all memories.
     pub block_bytes: u64,
 }
@@ -50,6 +54,13 @@ pub struct DeviceCopy {
     pub blocks: usize,
     /// How long it may take.
     pub within: Duration,
+}
+
+impl Copying {
+    /// Whether engines reach only host memory of each other, so that bytes of devices go through slots.
+    pub fn is_staged(&self) -> bool {
+        self.over != TransportName::Local
+    }
 }
 
 impl DeviceCopy {

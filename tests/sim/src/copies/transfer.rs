@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use penstock::memory::BlockId;
+use penstock::transport::AccessPath;
 use penstock::{Blocks, LocalQuiesce, Peer, Plan, Quarantined, RemoteQuiesce, Submit, Timestamp, Transfer};
 
-use super::seats::Seats;
+use super::seats::{Lent, Seats};
 use super::spec::{DeviceCopy, Place};
 use crate::env::SimEnv;
 use crate::oracle::{Invariant, Violated, blame, byte};
@@ -13,6 +14,10 @@ use crate::run::KNOWN_WITHIN;
 
 /// Other things that are moved have other numbers.
 const COPIES: usize = 1 << 14;
+
+/// How long until a staged transfer whose plan was refused is tried again, and how often.
+const TRY_AGAIN: Duration = Duration::from_millis(5);
+const REFUSALS_MAX: u32 = 5;
 
 /// Where it stands.
 enum Stage {
@@ -33,6 +38,15 @@ struct Running {
     numbers: [u64; 2],
     /// Where it goes to is somebody else's by now.
     is_void: bool,
+    /// Its bytes go through slots, and what it has of the other engine's blocks is for that engine to take back.
+    is_staged: bool,
+}
+
+impl Running {
+    /// What it has of the other engine's blocks.
+    fn lent(&self, with: (usize, Place)) -> Lent {
+        Lent { end: with, of: self.numbers[1], blocks: self.blocks[1].clone() }
+    }
 }
 
 /// What is known of one side of what was given up.
@@ -47,12 +61,18 @@ pub(super) struct Copier {
     pub(super) number: usize,
     pub(super) spec: DeviceCopy,
     begun: Timestamp,
+    /// It is tried again then.
+    not_before: Timestamp,
+    /// How often its plan was refused.
+    refusals: u32,
     stage: Stage,
+    /// It has begun, and its bytes go through slots.
+    pub(super) is_staged: bool,
 }
 
 impl Copier {
     pub(super) fn new(number: usize, spec: DeviceCopy, now: Timestamp) -> Self {
-        Self { number, spec, begun: now, stage: Stage::Waits }
+        Self { number, spec, begun: now, not_before: now, refusals: 0, stage: Stage::Waits, is_staged: false }
     }
 
     fn broken(&self, invariant: Invariant, words: impl AsRef<str>) -> Violated {
@@ -85,6 +105,7 @@ impl Copier {
     pub(super) fn turn(&mut self, seats: &mut Seats<'_>, now: Timestamp) -> Result<(), Violated> {
         match &mut self.stage {
             Stage::Waits if now >= self.begun + self.spec.within => self.stage = Stage::Gone(None),
+            Stage::Waits if now < self.not_before => {}
             Stage::Waits => {
                 if let Some(peer) = seats.meet(self.spec.at.0, self.spec.with.0) {
                     self.begin(&peer, seats, now)?;
@@ -98,6 +119,11 @@ impl Copier {
             Stage::Settles(running, held) => {
                 let ids = running.blocks.each_ref().map(|blocks| blocks.ids().collect::<Vec<_>>());
                 for (side, held) in held.iter_mut().enumerate() {
+                    // The session has ended without a goodbye.
+                    if running.is_staged && matches!(held, Held::Until(until) if side == 1 && until.is_unknown()) {
+                        *held = Held::Never;
+                        seats.take_back(running.lent(self.spec.with))?;
+                    }
                     if matches!(held, Held::Until(until) if until.is_released()) {
                         *held = Held::Given;
                         let end = [self.spec.at, self.spec.with][side];
@@ -131,25 +157,47 @@ impl Copier {
         if remote.base() != there.region().base() {
             return Ok(());
         }
+        let is_staged = seats.copying.is_staged() && at.0 != with.0;
+        // Of memory that its device does not share with slots, since it is lost, peers are told that nothing reaches it.
+        if is_staged && with.1 != Place::Host && remote.access_path() != AccessPath::STAGED {
+            self.is_refused(now);
+            return Ok(());
+        }
         let (local, block_bytes) = (local.region().clone(), seats.copying.block_bytes);
         let Some(near) = seats.take(at, blocks)? else { return Ok(()) };
         let Some(far) = seats.take(with, blocks)? else { return Ok(()) };
         // Neighbours of one side are none of the other: each block is a copy of its own.
         let far_first: Vec<u32> = far.indices().iter().rev().copied().collect();
         let pairs: Vec<(u32, u32)> = near.indices().iter().copied().zip(far_first).collect();
+        let plan = if is_read { Plan::read(&local, &remote) } else { Plan::write(&local, &remote) };
+        let plan = plan.blocks(&pairs).keep(&near);
+        // What another process has nobody keeps for it.
+        let plan = if is_staged { plan } else { plan.keep(&far) };
+        let Ok(plan) = plan.build() else {
+            if is_staged {
+                self.is_refused(now);
+            }
+            return Ok(());
+        };
         let [source, _] = self.spec.ends();
         for (place, &(local, remote)) in pairs.iter().enumerate() {
             let index = if is_read { remote } else { local };
             let bytes = self.content(place, block_bytes);
             seats.memory(source).expect("its blocks were taken just now").write(index, &bytes);
         }
-        let plan = if is_read { Plan::read(&local, &remote) } else { Plan::write(&local, &remote) };
-        let Ok(plan) = plan.blocks(&pairs).keep(&near).keep(&far).build() else { return Ok(()) };
         let Ok(transfer) = peer.submit(&plan, Submit::new().within(within)) else { return Ok(()) };
         let numbers = [seats.number(at), seats.number(with)];
-        self.begun = now;
-        self.stage = Stage::Runs(Running { transfer, blocks: [near, far], numbers, is_void: false });
+        (self.begun, self.is_staged) = (now, is_staged);
+        self.stage = Stage::Runs(Running { transfer, blocks: [near, far], numbers, is_void: false, is_staged });
         Ok(())
+    }
+
+    /// It is tried again later, a few times: a device that is lost refuses every plan, and blocks may be large.
+    fn is_refused(&mut self, now: Timestamp) {
+        (self.refusals, self.not_before) = (self.refusals + 1, now + TRY_AGAIN);
+        if self.refusals == REFUSALS_MAX {
+            self.stage = Stage::Gone(None);
+        }
     }
 
     /// Its bytes are there, at this moment.
@@ -205,12 +253,21 @@ impl Copier {
                 seats.give_away(end, running.numbers[side], &ids)?;
             }
         }
+        if running.is_staged && matches!(held[1], Held::Never) {
+            seats.take_back(running.lent(self.spec.with))?;
+        }
         self.stage = Stage::Settles(running, held);
         Ok(())
     }
 
-    /// Its handle is dropped. What it has of blocks comes back by itself.
-    pub(super) fn let_go(&mut self) {
+    /// Its handle is dropped. What it has of blocks comes back by itself, or is taken back by another process.
+    pub(super) fn let_go(&mut self, seats: &mut Seats<'_>) {
+        if let Stage::Runs(running) | Stage::Settles(running, [_, Held::Until(_)]) = &self.stage
+            && running.is_staged
+            && !matches!(running.transfer.poll(), Some(Ok(_)))
+        {
+            seats.leave_to_peer(running.lent(self.spec.with));
+        }
         self.stage = Stage::Gone(None);
     }
 
