@@ -181,6 +181,8 @@ bugs! {
     CompletedBeforeTheStreamPassed = "completed-before-the-stream-passed", caught by told_once_after_bytes in Copies;
     /// A lane does not show that a device copies for it, so that memory is said to be quiet, and freed, under the copy.
     FreedUnderACopy = "freed-under-a-copy", caught by freed_once_and_untouched in Copies;
+    /// A slot of staging memory is free again as soon as a device was given the copy out of it.
+    SlotReusedBeforeCopy = "slot-reused-before-copy", caught by bytes_are_their_own in Copies;
 }
 
 /// The bug of this process: its place in [`Bug::ALL`] plus one, 0 for none.

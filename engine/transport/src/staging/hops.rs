@@ -1,5 +1,6 @@
 //! Hops of a lane's operations: near, by a device or this processor; far, by the transport; and at the peer, which is asked.
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Direction};
 use penstock_memory::Memory;
 use penstock_memory::copy;
@@ -32,6 +33,10 @@ impl StagedLane {
         };
         if let Ok(Posted::Accepted(taken)) = copied {
             (op.is_under_way, op.posted) = (true, taken);
+            let is_last = op.next_hop().is_none() && op.done + taken == count;
+            if planted::is(Bug::SlotReusedBeforeCopy) && is_last && matches!(op.of, OpOf::Worker(_)) {
+                self.slots[op.direction as usize] -= usize::from(op.slot.take().is_some());
+            }
         }
         copied.map(|posted| matches!(posted, Posted::Moved(_)))
     }
