@@ -14,6 +14,7 @@ use penstock_simulation::deed::{Family, Script};
 use penstock_simulation::oracle::{Invariant, Violated};
 use penstock_simulation::run::perform;
 use penstock_simulation::shrink::shrink;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const USAGE: &str = "penstock-sim: whole engines, ordered by seeds
 
@@ -86,7 +87,15 @@ thread_local! {
     static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
+/// Engines that end under copies of a lost device keep their descriptors for as long as this process is there.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it may not be raised, a run of many seeds says so when there are none left.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
 fn main() -> ExitCode {
+    allow_descriptors();
     if std::env::args().skip(1).eq(["--planted".to_owned()]) {
         let hooked = Bug::ALL.iter().filter(|_| planted::HAS_HOOKS);
         hooked.for_each(|bug| println!("{} {}", bug.name(), bug.caught_by()));

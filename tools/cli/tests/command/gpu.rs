@@ -140,6 +140,19 @@ fn perf_measures_memory_of_a_stand_in_and_looks_at_it() {
     let absent = run("/nowhere/libcuda.so.1", &[]);
     assert_eq!(absent.status, 1);
     assert!(absent.err.contains("/nowhere/libcuda.so.1 cannot be opened"), "{absent:?}");
-    let misasked = run(library.to_str().unwrap(), &["--transport", "shm"]);
+    let misasked = run(library.to_str().unwrap(), &["--op", "read"]);
     assert_eq!(misasked.status, 2, "{misasked:?}");
+    assert!(misasked.err.contains("--op says nothing") || misasked.err.contains("to which --op"), "{misasked:?}");
+    for (transport, op) in [("shm", "write"), ("tcp", "read")] {
+        let options = ["--transport", transport, "--op", op, "--pool-mib", "64"];
+        let ran = run(library.to_str().unwrap(), &options);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let report = ran.json();
+        assert_eq!((&report["transport"], &report["verified"]), (&transport.into(), &true.into()), "{report}");
+        let device = serde_json::json!({ "name": "Penstock stand-in for a GPU", "staged": true });
+        assert_eq!(report["device"], device, "{report}");
+    }
+    let broken =
+        run(library.to_str().unwrap(), &["--transport", "shm", "--op", "read", "--pool-mib", "64", "--sabotage"]);
+    assert_eq!(broken.status, 1, "{broken:?}");
 }
