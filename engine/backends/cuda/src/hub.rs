@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::env::TransportEnv;
+use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, Span, Timestamp};
 use penstock_memory::{DeviceId, Memory, Segment};
 use penstock_ring::ReadyBits;
@@ -20,7 +21,7 @@ use crate::bell::StreamBell;
 use crate::context::{Context, CurrentContext};
 use crate::error::CudaError;
 use crate::pinned::pin;
-use crate::queue::{Copy, CopyQueue, LaneId, OpResult, OpenOp, Way};
+use crate::queue::{Copy, CopyQueue, FLUSHES_MAX, LaneId, OpResult, OpenOp, Way};
 
 /// How often streams are asked whether they go on. Who sleeps wakes as often while there are copies.
 const ASK_EVERY: Duration = Duration::from_millis(5);
@@ -135,7 +136,12 @@ fn tell(ended: &mut Ends, op: &OpenOp, end: End) {
     if ended.len() <= place {
         ended.resize_with(place + 1, VecDeque::new);
     }
-    ended[place].push_back((op.lane, op.completion_id, end));
+    let ended = &mut ended[place];
+    if ended.capacity() == 0 {
+        // As many as end between two looks of a lane, unless it has stood still.
+        ended.reserve(FLUSHES_MAX as usize * SPANS_PER_POST);
+    }
+    ended.push_back((op.lane, op.completion_id, end));
 }
 
 impl Hub {

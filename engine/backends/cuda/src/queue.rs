@@ -24,7 +24,7 @@ use crate::order::SeenOrder;
 /// Copies in one flush: of three directions none has ever a thousand in its stream, where a call of the driver would wait for the stream.
 const FLUSH_COPIES_MAX: usize = 224;
 /// Flushes that a stream has at once. It goes from one to the next by itself.
-const FLUSHES_MAX: u64 = 4;
+pub(crate) const FLUSHES_MAX: u64 = 4;
 /// No operation is added to a flush of so many bytes, unless it stays within the device, which has done it before the next call is made.
 const FLUSH_BYTES: u64 = 512 << 10;
 /// Flushes behind which a bell rings, once its worker has come to rest while there was one under way: it is woken by each of them.
@@ -120,7 +120,7 @@ impl CopyQueue {
         let status = unsafe { entered.cuda.driver.cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, 0) };
         check("cuStreamCreateWithPriority", status)?;
         let (gathered, ops) = (VecDeque::with_capacity(GATHERED_MAX), VecDeque::with_capacity(GATHERED_MAX));
-        let (batch, orders) = (Batch::default(), vec![SeenOrder::new(context)]);
+        let (batch, orders) = (Batch::new(), vec![SeenOrder::new(context)]);
         Ok(Self {
             way,
             stream,
@@ -314,8 +314,7 @@ impl CopyQueue {
     }
 }
 
-/// What one call is given for many copies: a list for each argument, used again and again.
-#[derive(Default)]
+/// What one call is given for many copies: a list for each argument, with room for as many as a flush has, used again and again.
 struct Batch {
     to: Vec<u64>,
     from: Vec<u64>,
@@ -323,6 +322,11 @@ struct Batch {
 }
 
 impl Batch {
+    fn new() -> Self {
+        let (to, from) = (Vec::with_capacity(FLUSH_COPIES_MAX), Vec::with_capacity(FLUSH_COPIES_MAX));
+        Self { to, from, bytes: Vec::with_capacity(FLUSH_COPIES_MAX) }
+    }
+
     /// Gives the stream the first so many copies with one call. Returns whether it has: a driver before 12.8 has no such call, and one copy that is not to
     /// be done keeps all of them out.
     fn give(

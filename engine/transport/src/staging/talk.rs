@@ -19,8 +19,14 @@ const REFUSALS_MAX: u32 = 1000;
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
+/// What a list of messages has room for once there is one: a lane's copies of as many blocks as fit in 64 slots are asked for in less.
+const HEARD_BYTES: usize = 64 << 10;
+
 /// Messages in one list.
 pub(super) fn put_heard(heard: &mut Vec<u8>, message: &[u8]) {
+    if heard.capacity() == 0 {
+        heard.reserve(HEARD_BYTES);
+    }
     heard.extend((message.len() as u16).to_le_bytes());
     heard.extend(message);
 }

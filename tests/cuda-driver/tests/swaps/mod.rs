@@ -1,5 +1,6 @@
 //! Blocks of requests between a device's pool and another, by the control layer.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penstock::flows::{
@@ -21,15 +22,24 @@ struct Node {
     engine: Engine,
     device: DevicePool<SystemEnv>,
     host: Pool<SystemEnv>,
+    folder: PathBuf,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.engine.close(PATIENCE));
+        // The assertions of a test say more than what stays of its folder.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
 }
 
 impl Node {
     fn start() -> Self {
         let folder = std::env::temp_dir().join(format!("penstock-swaps-{}", std::process::id()));
-        let engine = Engine::start(Config::default().named("decode-0").directory(folder)).unwrap();
+        let engine = Engine::start(Config::default().named("decode-0").directory(&folder)).unwrap();
         let device = device_pool(&engine, 0, "device");
         let host = engine.pool(PoolSpec::host(BYTES).block(BLOCK).label("host")).unwrap();
-        Self { engine, device, host }
+        Self { engine, device, host, folder }
     }
 
     /// A request that has so many blocks of the device.
