@@ -146,7 +146,7 @@ impl EndSpec {
 }
 
 impl End {
-    /// What plans name.
+    /// The region that plans name: the device's pool where there is one, else the host's.
     pub fn region(&self) -> &LocalRegion<SystemEnv> {
         self.device.as_ref().map_or(&self.pool, |device| &device.pool)
     }

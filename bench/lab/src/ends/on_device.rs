@@ -27,7 +27,7 @@ pub enum MemoryKind {
 
 /// A pool in the memory of the first GPU, as long as another one of the host's.
 pub struct OnDevice {
-    /// What is moved.
+    /// The pool that plans name and peers find.
     pub pool: DevicePool<SystemEnv>,
     /// What the device is called.
     pub device: String,

@@ -2,7 +2,7 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
-//!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `packets` (M11, M11u), `wake` (M12), `foreground` (M13), `register` (M15),
+//!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `packets` (M11, M11u), `wake` (M12), `foreground` (M13), `register` (M15), `staged` (M16),
 //!   `addresses` (A1), `caller` (D1), `faulty` (F1, F2),
 //!   `control` (C1), `continuation` (C2), `python` (P1)
 //! - `rivals`: engines of others in the same rounds

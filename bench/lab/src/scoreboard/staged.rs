@@ -28,7 +28,7 @@ const WAYS: [([MemoryKind; 2], &str); 3] = [
     ([Host, Device], "from the host to a device"),
     ([Device, Device], "from a device to a device"),
 ];
-/// One round.
+/// How long one batch may take: longer than any does on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {

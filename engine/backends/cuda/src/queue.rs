@@ -27,7 +27,8 @@ const FLUSH_COPIES_MAX: usize = 224;
 pub(crate) const FLUSHES_MAX: u64 = 4;
 /// No operation is added to a flush of so many bytes, unless it stays within the device, which has done it before the next call is made.
 const FLUSH_BYTES: u64 = 512 << 10;
-/// Flushes behind which a bell rings, once its worker has come to rest while there was one under way: it is woken by each of them.
+/// Flushes behind which a bell rings, once its worker has come to rest while there was one under way: it is woken by each of them. The
+/// stream waits for each ring, so a worker that stays awake has none.
 const BELLS: u32 = 32;
 /// Copies that wait to be given to the stream.
 const GATHERED_MAX: usize = 8 * FLUSH_COPIES_MAX;

@@ -19,7 +19,8 @@ const REFUSALS_MAX: u32 = 1000;
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
-/// What a list of messages has room for once there is one: a lane's copies of as many blocks as fit in 64 slots are asked for in less.
+/// What a list of messages has room for once there is one, so that it does not grow in steady state: 64 copies of some dozens of blocks
+/// each are asked for in less.
 const HEARD_BYTES: usize = 64 << 10;
 
 /// Messages in one list.
