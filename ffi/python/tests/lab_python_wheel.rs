@@ -44,7 +44,13 @@ fn the_wheel_is_what_its_tag_says_and_works_by_itself() {
     }
     let program = std::env::current_exe().unwrap();
     let target = program.ancestors().nth(3).expect("Cargo puts tests into deps of a profile");
-    let built = Command::new(Path::new(HERE).join("wheel.sh")).env("CARGO_TARGET_DIR", target).output().unwrap();
+    let mut wheel = Command::new(Path::new(HERE).join("wheel.sh"));
+    // Optimised across crates it takes twice the time, and nothing here looks at that.
+    wheel
+        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_PROFILE_WHEEL_LTO", "off")
+        .env("CARGO_PROFILE_WHEEL_CODEGEN_UNITS", "16");
+    let built = wheel.output().unwrap();
     if built.status.code() == Some(NO_TOOLS) {
         return skip(TEST, &format!("the tools cannot be downloaded: {}", last_line(&built.stderr)));
     }

@@ -37,14 +37,14 @@ exec "$PENSTOCK" perf "$ADDRESS" --transport verbs --devices "$DEVICES" --secret
     --workload /run/penstock/blocks.yaml --pool-mib 32 --json "$@"
 "#;
 
-/// The command, as users build it.
+/// The command.
 #[derive(Debug, Clone)]
 pub struct Command(PathBuf);
 
 impl Command {
     /// Builds it.
     pub fn build() -> Result<Self, LabError> {
-        programs::binary_of("penstock-cli", "penstock").map(Self)
+        programs::binary_of("penstock").map(Self)
     }
 
     /// Measures writes of so many blocks of so many bytes, so many transfers at a time, from side A to the server over this many

@@ -50,10 +50,10 @@ pub fn test_of(package: &str, folder: &str, target: &str) -> Result<TestProgram,
     found.ok_or_else(|| LabError::Build(format!("{package} has no test {target}")))
 }
 
-/// A program that users run, built as they build it: with all optimisation.
-pub fn binary_of(package: &str, name: &str) -> Result<PathBuf, LabError> {
-    let said = cargo(&["build", "--release", "-p", package, "--bin", name])?;
-    program(&said, name).ok_or_else(|| LabError::Build(format!("{package} has no program {name}")))
+/// A program that users run, built as all tests are: most of it is there, and an emulated machine gains nothing by optimisation.
+pub fn binary_of(name: &str) -> Result<PathBuf, LabError> {
+    let said = cargo(&["build", "--workspace", "--bin", name])?;
+    program(&said, name).ok_or_else(|| LabError::Build(format!("no crate has a program {name}")))
 }
 
 /// The program of this name among what Cargo has built.

@@ -36,7 +36,7 @@ const KEPT: &str = "/run/penstock-m10";
 const LIMIT: Duration = Duration::from_secs(900);
 
 fn scoreboard(lab: &Lab) -> Outcome {
-    let program = programs::binary_of("penstock-lab", "penstock-lab")?;
+    let program = programs::binary_of("penstock-lab")?;
     let other = programs::outside("bench/peers/async-rdma", "peer-async-rdma")?;
     let guest = lab.guest()?;
     guest.check(&Job::new("mkdir").arguments(["-p", KEPT]))?;
