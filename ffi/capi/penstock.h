@@ -405,7 +405,7 @@ typedef enum {
      */
     PENSTOCK_PAYLOAD_CORRUPT = 135,
     /*
-     A device of this host failed.
+     A device failed, here or at the peer.
      */
     PENSTOCK_DEVICE_FAILED = 136,
 } penstock_status;

@@ -109,8 +109,8 @@ coded! {
         CardRefused = 34: "a network card cannot carry out a part of the plan; see the log for its own words, and leave the rail out if it comes again",
         /// Bytes came with another checksum than they left with, again and again.
         PayloadCorrupt = 35: "bytes of the plan came otherwise than they left, again and again; leave memory unchanged while it is moved, or see what on the way between the hosts changes packets",
-        /// A device of this host does not go on: what it was given may be done or not.
-        DeviceFailed = 36: "a device of this host has failed, and with it all that this process does on it; see the kernel's log (`dmesg`, Xid) and start the process anew",
+        /// A device, here or at the peer, does not go on: what it was given may be done or not.
+        DeviceFailed = 36: "a device, here or at the peer, has failed, and with it all that its process does on it; see the kernel's log there (`dmesg`, Xid) and start that process anew",
     }
 }
 

@@ -140,7 +140,7 @@ pub enum penstock_status {
     PENSTOCK_CARD_REFUSED = 134,
     /// Bytes came otherwise than they left, again and again.
     PENSTOCK_PAYLOAD_CORRUPT = 135,
-    /// A device of this host failed.
+    /// A device failed, here or at the peer.
     PENSTOCK_DEVICE_FAILED = 136,
 }
 
@@ -210,7 +210,7 @@ pub(crate) const TEXTS: &[(penstock_status, &CStr)] = &[
     (PENSTOCK_CARD_FAILED, c"a network card of this host has failed"),
     (PENSTOCK_CARD_REFUSED, c"a network card cannot carry out a part of the plan"),
     (PENSTOCK_PAYLOAD_CORRUPT, c"bytes of the plan came otherwise than they left, again and again"),
-    (PENSTOCK_DEVICE_FAILED, c"a device of this host has failed, and with it all that this process does on it"),
+    (PENSTOCK_DEVICE_FAILED, c"a device, here or at the peer, has failed, and with it all that its process does on it"),
 ];
 
 /// Where the causes begin.

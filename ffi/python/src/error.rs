@@ -154,7 +154,7 @@ static CLASSES: &[Class] = &[
         "A rail or a card between the two hosts failed, or bytes came otherwise than they left.",
         &[PENSTOCK_RAIL_LOST, PENSTOCK_RECEIVER_NOT_READY, PENSTOCK_CARD_FAILED, PENSTOCK_PAYLOAD_CORRUPT],
     ),
-    class("DeviceFailed", None, "A device of this host failed.", &[PENSTOCK_DEVICE_FAILED]),
+    class("DeviceFailed", None, "A device failed, here or at the peer.", &[PENSTOCK_DEVICE_FAILED]),
     class(
         "Unsupported",
         None,

@@ -2,11 +2,10 @@
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the driver's names and arguments")]
 
 use std::ffi::{c_uint, c_void};
-use std::os::fd::AsFd;
 
 use crate::card::client;
 use crate::context::check_current;
-use crate::protocol::{Entry, FROM_DEVICE, Kind, Mapping, TO_DEVICE, memory_file};
+use crate::protocol::{ENTRIES_MAX, Entry, FROM_DEVICE, Kind, TO_DEVICE};
 use crate::status;
 use crate::stream::{READS, WRITES, number_of, place_of};
 
@@ -66,13 +65,8 @@ impl Batch<'_> {
                 entries.push([to, from, bytes, flags]);
             }
         }
-        let bytes = size_of_val(entries.as_slice());
-        let file = memory_file(bytes).map_err(|_| of_all(status::OUT_OF_MEMORY))?;
-        let mapping = Mapping::new(file.as_fd(), 0, bytes).map_err(|_| of_all(status::OUT_OF_MEMORY))?;
-        // SAFETY: as many entries as there is room for, which nobody else has yet.
-        unsafe { mapping.as_ptr().cast::<Entry>().copy_from_nonoverlapping(entries.as_ptr(), entries.len()) };
-        let numbers = [entries.len() as u64, 0, 0, 0];
-        client.queue_file(stream, Kind::Batch, numbers, Some(&file)).map(|_| ()).map_err(of_all)
+        let give = |entries: &[Entry]| client.queue_with(stream, Kind::Batch, [0; 4], entries).map(drop);
+        entries.chunks(ENTRIES_MAX).try_for_each(give).map_err(of_all)
     }
 }
 

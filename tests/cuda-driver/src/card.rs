@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::forbidden::note;
 use crate::plan::plan;
-use crate::protocol::{Kind, Mapping, Message, Progress, STREAMS_MAX, memory_file};
+use crate::protocol::{Entry, Inbox, Kind, Mapping, Message, Progress, STREAMS_MAX, memory_file, run_anywhere};
 use crate::status;
 
 /// Copies and words of one stream that may wait: the call blocks then, until the stream moves.
@@ -149,7 +149,7 @@ impl Client {
         let file = memory_file(size_of::<Progress>())?;
         let progress = Mapping::new(file.as_fd(), 0, size_of::<Progress>())?;
         let numbers = [u64::from(std::process::id()), plan().seed, plan().lost_after, plan().events_late];
-        Message { kind: Kind::Pin, stream: 0, numbers }.send(socket.as_fd(), Some(file.as_fd()))?;
+        Message { kind: Kind::Pin, stream: 0, numbers }.send(socket.as_fd(), Some(file.as_fd()), &[])?;
         let heard = socket.try_clone()?;
         std::thread::Builder::new().name("cuda-call".to_owned()).spawn(move || call_functions(&heard))?;
         let [told, given, asked] = [0; 3].map(AtomicU64::new);
@@ -182,14 +182,14 @@ impl Client {
         }
     }
 
-    fn send(&self, message: Message, file: Option<&OwnedFd>) -> Result<(), u32> {
+    fn send(&self, message: Message, file: Option<&OwnedFd>, entries: &[Entry]) -> Result<(), u32> {
         self.told.fetch_add(1, Ordering::Relaxed);
-        message.send(self.socket.as_fd(), file.map(AsFd::as_fd)).map_err(|_| status::UNKNOWN)
+        message.send(self.socket.as_fd(), file.map(AsFd::as_fd), entries).map_err(|_| status::UNKNOWN)
     }
 
     /// Tells the card something that concerns no stream.
     pub(crate) fn tell(&self, kind: Kind, numbers: [u64; 4], file: Option<&OwnedFd>) -> Result<(), u32> {
-        self.send(Message { kind, stream: 0, numbers }, file)
+        self.send(Message { kind, stream: 0, numbers }, file, &[])
     }
 
     /// Gives the card a handle of the memory of a file. Answers with its number and length.
@@ -224,17 +224,11 @@ impl Client {
 
     /// Gives a stream something to do. Blocks while it has as much as it may.
     pub(crate) fn queue(&self, stream: u32, kind: Kind, numbers: [u64; 4]) -> Result<(), u32> {
-        self.queue_file(stream, kind, numbers, None).map(|_| ())
+        self.queue_with(stream, kind, numbers, &[]).map(drop)
     }
 
-    /// The same with a file. Returns how many messages the stream has done when this one is done.
-    pub(crate) fn queue_file(
-        &self,
-        stream: u32,
-        kind: Kind,
-        numbers: [u64; 4],
-        file: Option<&OwnedFd>,
-    ) -> Result<u64, u32> {
+    /// The same with the copies of a batch. Returns how many messages the stream has done when this one is done.
+    pub(crate) fn queue_with(&self, stream: u32, kind: Kind, numbers: [u64; 4], entries: &[Entry]) -> Result<u64, u32> {
         if self.given.fetch_add(1, Ordering::Relaxed) + 1 == plan().launch_fails {
             self.fail(status::LAUNCH_FAILED);
         }
@@ -257,7 +251,7 @@ impl Client {
             state = self.lock();
         };
         // Under the lock, so that a stream has its messages in the order of their numbers.
-        self.send(Message { kind, stream, numbers }, file)?;
+        self.send(Message { kind, stream, numbers }, None, entries)?;
         state.streams.insert(stream, given + 1);
         *state.moved.entry(stream).or_default() += u64::from(kind.moves());
         Ok(given + 1)
@@ -266,8 +260,13 @@ impl Client {
 
 /// Calls functions of this process when streams have come so far, on a thread of the driver's.
 fn call_functions(socket: &OwnedFd) {
-    while let Ok(message) = Message::receive(socket.as_fd(), true) {
-        let Some((Message { kind: Kind::Call, numbers: [function, argument, ..], .. }, _)) = message else { continue };
+    run_anywhere();
+    let mut inbox = Inbox::default();
+    while let Ok(received) = inbox.receive(socket.as_fd(), true) {
+        let Some(Message { kind: Kind::Call, numbers: [function, argument, ..], .. }) = received.map(|of| of.message)
+        else {
+            continue;
+        };
         // SAFETY: `cuLaunchHostFunc` was given a function of this type.
         unsafe {
             let function = std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(function as usize);

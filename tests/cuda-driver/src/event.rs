@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c
                 return Err(status::INVALID_HANDLE);
             }
         }
-        let count = client.queue_file(stream, Kind::Record, [0; 4], None)?;
+        let count = client.queue_with(stream, Kind::Record, [0; 4], &[])?;
         let mut state = client.lock();
         state.events.get_mut(&event).ok_or(status::INVALID_HANDLE)?.recorded = Some((stream, count));
         Ok(())

@@ -31,7 +31,7 @@ pub enum Kind {
     Unpin,
     /// Into the second from the first: addresses, length, and which of the two are the device's.
     Copy,
-    /// Many copies in any order: how many; the file that comes with it has them.
+    /// Many copies in any order, which come behind it.
     Batch,
     /// A value to an address, which may be the device's.
     Word,
@@ -58,6 +58,25 @@ pub struct Message {
 
 /// A copy of a batch, with the numbers that a copy of its own has.
 pub type Entry = [u64; 4];
+
+/// Copies behind one message. A batch of more is several.
+pub const ENTRIES_MAX: usize = 1024;
+
+/// What came: a message, its file, and the copies of a batch.
+pub struct Received {
+    pub message: Message,
+    pub file: Option<OwnedFd>,
+    pub entries: Vec<Entry>,
+}
+
+/// Room for the longest message.
+pub struct Inbox(Box<[u64]>);
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self(vec![0; (size_of::<Message>() + ENTRIES_MAX * size_of::<Entry>()) / 8].into())
+    }
+}
 
 impl Kind {
     /// Whether a stream takes only so many of these at once.
@@ -86,14 +105,16 @@ pub struct Progress {
 }
 
 impl Message {
-    /// Sends it, with a file. Waits while the other side's queue is full.
-    pub fn send(&self, socket: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    /// Sends it, with a file and the copies of a batch. Waits while the other side's queue is full.
+    pub fn send(&self, socket: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>, entries: &[Entry]) -> io::Result<()> {
         let mut control = [0u64; 4];
-        let mut part = libc::iovec { iov_base: (&raw const *self).cast_mut().cast(), iov_len: size_of::<Self>() };
+        let part = |base: *const u8, bytes| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: bytes };
+        let mut parts =
+            [part((&raw const *self).cast(), size_of::<Self>()), part(entries.as_ptr().cast(), size_of_val(entries))];
         // SAFETY: all zeros are a header; what it names is there until the call returns.
         let sent = unsafe {
             let mut header: libc::msghdr = zeroed();
-            (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+            (header.msg_iov, header.msg_iovlen) = (parts.as_mut_ptr(), parts.len());
             if let Some(file) = file {
                 (header.msg_control, header.msg_controllen) =
                     (control.as_mut_ptr().cast(), libc::CMSG_SPACE(4) as usize);
@@ -104,14 +125,17 @@ impl Message {
             }
             libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL)
         };
-        if sent == size_of::<Self>() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let bytes = size_of::<Self>() + size_of_val(entries);
+        if sent == bytes as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
+}
 
-    /// The next message and its file; none: there is none now, or the other side is gone (an error).
-    pub fn receive(socket: BorrowedFd<'_>, waits: bool) -> io::Result<Option<(Self, Option<OwnedFd>)>> {
+impl Inbox {
+    /// The next message; none: there is none now, or the other side is gone (an error).
+    pub fn receive(&mut self, socket: BorrowedFd<'_>, waits: bool) -> io::Result<Option<Received>> {
+        const HEAD: usize = size_of::<Message>();
         let mut control = [0u64; 4];
-        let mut bytes = [0u8; size_of::<Self>()];
-        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut part = libc::iovec { iov_base: self.0.as_mut_ptr().cast(), iov_len: size_of_val(&*self.0) };
         // SAFETY: as in `send`; a file that comes is owned by nobody else.
         let (got, file) = unsafe {
             let mut header: libc::msghdr = zeroed();
@@ -124,11 +148,14 @@ impl Message {
             let file = has_file.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(head).cast::<i32>().read_unaligned()));
             (got, file)
         };
-        match got {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ if got == bytes.len() as isize => {
-                // SAFETY: the other side is ours, and sends messages.
-                Ok(Some((unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() }, file)))
+        match usize::try_from(got) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) if got >= HEAD => {
+                let behind = &self.0[HEAD / 8..got / 8];
+                let entries = behind.chunks_exact(4).map(|entry| [entry[0], entry[1], entry[2], entry[3]]).collect();
+                // SAFETY: the other side is ours, and sends messages; it is aligned.
+                let message = unsafe { self.0.as_ptr().cast::<Message>().read() };
+                Ok(Some(Received { message, file, entries }))
             }
             _ => match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -174,6 +201,16 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it was mapped by `new`, and nobody has its address any more.
         unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// The card is no thread of its client's, and the driver's are none: they run wherever there is a processor, and wake in time.
+pub fn run_anywhere() {
+    // SAFETY: a set of processors is a set of bits, here of all; the calls take that, and numbers.
+    unsafe {
+        let all: libc::cpu_set_t = std::mem::transmute([0xff_u8; size_of::<libc::cpu_set_t>()]);
+        libc::sched_setaffinity(0, size_of_val(&all), &raw const all);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }
 }
 

@@ -1,10 +1,11 @@
-//! M16: whole workloads between memory of devices, staged over TCP, against the same between pools of the host.
+//! M16: whole workloads between memory of devices, staged over TCP, against the same between pools of the host; and what host memory of the same
+//! session pays for what is staged beside it.
 
 use std::time::{Duration, Instant};
 
 use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::device::Cuda;
-use penstock::{Plan, Submit};
+use penstock::{LocalRegion, Plan, Span, Submit, SystemEnv};
 
 use super::copies::describe;
 use super::row::{Goal, Row};
@@ -15,6 +16,8 @@ use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
 use crate::measure::cores::Stay;
+use crate::measure::interleave;
+use crate::pattern;
 use crate::perf::{self, Options};
 use crate::workload::Workload;
 
@@ -45,6 +48,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
             rows.push(one(effort, Workload::find(name)?, memory)?.noted(&format!("{name} {words}: {device}")));
         }
     }
+    rows.extend(beside(effort)?.map(|row| row.noted(&device)));
     Ok(rows)
 }
 
@@ -74,6 +78,72 @@ fn one(effort: &Effort, workload: Workload, memory: [MemoryKind; 2]) -> Result<R
     Ok(row.noted(&describe(&report, who)))
 }
 
+fn open(effort: &Effort, pool_bytes: u64, memory: [MemoryKind; 2]) -> Result<Ends, LabError> {
+    Ends::open(&EndsSpec {
+        transport: TransportName::Tcp,
+        pool_bytes,
+        pages: PagesChoice::Small,
+        progress: Progress::Adaptive,
+        workers: 1,
+        cores: Vec::new(),
+        target_progress: Progress::Adaptive,
+        target_cores: Vec::new(),
+        spin: None,
+        memory,
+        target_program: effort.target_program.clone(),
+        network: Network::default(),
+    })
+}
+
+/// Blocks of 16 KiB that the judged transfer has, and the one beside it, which is under way all the time.
+const BLOCKS: [u64; 2] = [1_000, 8_000];
+const BLOCK_BYTES: u64 = 16 << 10;
+/// So much of its rate it has left.
+const BESIDE_GOAL: Goal = Goal::RateAtLeast(0.8);
+
+/// Blocks from a pool of the host to one: alone, beside others that are staged, and beside others out of a pool, in one session.
+fn beside(effort: &Effort) -> Result<[Row; 2], LabError> {
+    let [ours, others] = BLOCKS;
+    let ends = open(effort, (ours + others) * BLOCK_BYTES, [Device, Host])?;
+    pattern::fill(ends.near.pool.window(), 1);
+    ends.near.has_filled()?;
+    // None lies beside the one before it.
+    let spans = |first: u64, count: u64| -> Vec<Span> {
+        let at = |block: u64| block * BLOCK_BYTES;
+        let span = |block| Span { local: at(first + block), remote: at(first + count - 1 - block), len: BLOCK_BYTES };
+        (0..count).map(span).collect()
+    };
+    let plan = |region: &LocalRegion<SystemEnv>, first, count| {
+        let plan = Plan::write(region, &ends.remote).extents(&spans(first, count)).build();
+        plan.map_err(LabError::refused("plan blocks"))
+    };
+    let judged = plan(&ends.near.pool, 0, ours)?;
+    let beside = [None, Some(plan(ends.near.region(), ours, others)?), Some(plan(&ends.near.pool, ours, others)?)];
+    let submit = |plan: &Plan| {
+        let submitted = ends.peer.submit(plan, Submit::new().within(PATIENCE));
+        submitted.map_err(LabError::refused("submit blocks"))
+    };
+    let mut cut_short = 0;
+    let times = interleave(effort.limit(), &[0, 1, 2], |which: usize| {
+        let other = beside[which].as_ref().map(submit).transpose()?;
+        let begun = Instant::now();
+        submit(&judged)?.wait()?;
+        let nanos = begun.elapsed().as_nanos() as f64;
+        if let Some(other) = other {
+            cut_short += usize::from(other.poll().is_some());
+            other.wait()?;
+        }
+        Ok::<_, LabError>(nanos)
+    })?;
+    let row = |against, floor: &Vec<f64>, goal| {
+        let row = Row::compared(TCP, (&times[1], "us", 1e3), (against, floor), goal);
+        row.noted(&format!(
+            "1,000 blocks of 16 KiB between pools, beside 8,000 staged ones; {cut_short} rounds had less beside them"
+        ))
+    };
+    Ok([row("beside as many between pools", &times[2], BESIDE_GOAL), row("the same alone", &times[0], BESIDE_GOAL)])
+}
+
 /// The same workload between pools of the host.
 struct BetweenPools {
     ends: Ends,
@@ -85,20 +155,7 @@ struct BetweenPools {
 impl BetweenPools {
     fn open(effort: &Effort, spec: &LayoutSpec) -> Result<Self, LabError> {
         let layout = Layout::new(spec);
-        let ends = Ends::open(&EndsSpec {
-            transport: TransportName::Tcp,
-            pool_bytes: layout.pool_bytes(),
-            pages: PagesChoice::Small,
-            progress: Progress::Adaptive,
-            workers: 1,
-            cores: Vec::new(),
-            target_progress: Progress::Adaptive,
-            target_cores: Vec::new(),
-            spin: None,
-            memory: [Host; 2],
-            target_program: effort.target_program.clone(),
-            network: Network::default(),
-        })?;
+        let ends = open(effort, layout.pool_bytes(), [Host; 2])?;
         layout.fill(ends.near.pool.window());
         let (bytes, stride) = (spec.workload.block_bytes, spec.workload.stride_bytes());
         let plan = |bases: &Vec<(u64, u64)>, pairs: &[(u32, u32)]| {

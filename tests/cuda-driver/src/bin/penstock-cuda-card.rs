@@ -5,15 +5,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_cuda_driver::protocol::{Entry, FROM_DEVICE, Kind, Mapping, Message, Progress, STREAMS_MAX, TO_DEVICE};
+use penstock_cuda_driver::protocol::{
+    Entry, FROM_DEVICE, Inbox, Kind, Mapping, Message, Progress, Received, STREAMS_MAX, TO_DEVICE, run_anywhere,
+};
 
 /// So much of a copy is done before another stream may be next.
 const PIECE_BYTES: u64 = 256 << 10;
-/// An idle card looks for messages so often.
+/// What waits for something else than a message is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// Memory by its address at the client.
@@ -68,9 +70,11 @@ struct Card<'a> {
 }
 
 fn main() -> io::Result<()> {
+    run_anywhere();
     let stdin = io::stdin();
     let socket = stdin.as_fd();
-    let (first, file) = Message::receive(socket, true)?.ok_or(io::ErrorKind::InvalidData)?;
+    let mut inbox = Inbox::default();
+    let Received { message: first, file, .. } = inbox.receive(socket, true)?.ok_or(io::ErrorKind::InvalidData)?;
     let file = file.ok_or(io::ErrorKind::InvalidData)?;
     let memory = Mapping::new(file.as_fd(), 0, size_of::<Progress>())?;
     // SAFETY: a file of that size, made for this, and mapped for as long as this process is there.
@@ -93,9 +97,9 @@ fn main() -> io::Result<()> {
     };
     loop {
         loop {
-            match Message::receive(socket, false) {
-                Ok(Some((message, file))) => {
-                    card.hear(message, file)?;
+            match inbox.receive(socket, false) {
+                Ok(Some(received)) => {
+                    card.hear(received)?;
                     progress.heard.fetch_add(1, Ordering::Release);
                 }
                 Ok(None) => break,
@@ -104,13 +108,23 @@ fn main() -> io::Result<()> {
             }
         }
         if !card.execute() {
-            std::thread::sleep(LOOK_EVERY);
+            card.rest();
         }
     }
 }
 
 impl Card<'_> {
-    fn hear(&mut self, message: Message, file: Option<OwnedFd>) -> io::Result<()> {
+    /// Until something comes, or what waits may go on.
+    fn rest(&self) {
+        let mut socket = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let look_soon = libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
+        let waits = self.streams.iter().any(|stream| !stream.is_empty());
+        let limit = if waits { &raw const look_soon } else { std::ptr::null() };
+        // SAFETY: one descriptor, and a time or none.
+        unsafe { libc::ppoll(&raw mut socket, 1, limit, std::ptr::null()) };
+    }
+
+    fn hear(&mut self, Received { message, file, mut entries }: Received) -> io::Result<()> {
         let [a, b, c, _] = message.numbers;
         match message.kind {
             Kind::Memory => {
@@ -144,23 +158,19 @@ impl Card<'_> {
             Kind::Unpin => _ = self.host.remove(&a),
             Kind::Fail => self.fail(a as u32),
             _ => {
-                let entries = file.map(|file| self.read_entries(&file, a as usize)).transpose()?.unwrap_or_default();
+                self.shuffle(&mut entries);
                 self.streams[message.stream as usize].push_back(Work { message, entries });
             }
         }
         Ok(())
     }
 
-    /// The copies of a batch, in an order of this card's.
-    fn read_entries(&mut self, file: &OwnedFd, count: usize) -> io::Result<Vec<Entry>> {
-        let mapping = Mapping::new(file.as_fd(), 0, count * size_of::<Entry>())?;
-        // SAFETY: the client has written so many, and does not write again.
-        let mut entries = unsafe { std::slice::from_raw_parts(mapping.as_ptr().cast::<Entry>(), count) }.to_vec();
+    /// The copies of a batch come in an order of this card's, the last one first.
+    fn shuffle(&mut self, entries: &mut [Entry]) {
         match self.is_prompt() {
             true => entries.reverse(),
-            false => (1..count).rev().for_each(|last| entries.swap(last, self.random() as usize % (last + 1))),
+            false => (1..entries.len()).rev().for_each(|last| entries.swap(last, self.random() as usize % (last + 1))),
         }
-        Ok(entries)
     }
 
     /// A handle or a mapping of memory is gone, and the memory with the last of them.
@@ -253,7 +263,7 @@ impl Card<'_> {
             }
             Kind::Call => {
                 // A client that is gone is called no more.
-                let _ = message.send(self.socket, None);
+                let _ = message.send(self.socket, None, &[]);
                 true
             }
             _ => true,
@@ -268,7 +278,9 @@ impl Card<'_> {
         match (self.find(from), self.find(to)) {
             // SAFETY: so many bytes are at both, which may be the same; nobody here has references to them.
             (Some(from), Some(to)) => unsafe { std::ptr::copy(from, to, piece as usize) },
-            _ => {
+            (Some(from), None) => self.ask(to, from, piece as usize, true),
+            (None, Some(to)) => self.ask(from, to, piece as usize, false),
+            (None, None) => {
                 let mut between = vec![0u8; piece as usize];
                 self.read(from, &mut between);
                 self.write(to, &between);
