@@ -166,7 +166,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M11, M11u, M12, M13, M15, A1, D1, F1, F2, C1, C2, P1",
+            mend: "give ids of the scoreboard: M1 to M11, M11u, M12, M13, M15, M16, A1, D1, F1, F2, C1, C2, P1",
         });
     }
     let chosen =
