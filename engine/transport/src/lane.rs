@@ -225,7 +225,7 @@ pub trait LaneEvents {
     /// A notification of the peer. Takes the room that was reserved.
     fn note(&mut self, note: Note<'_>);
 
-    /// What a peer's lane says to this one, in a note of [`NoteId::STAGING`]: it needs no room. Who has no memory of devices drops it.
+    /// What a peer's lane says to this one, in a note of [`NoteId::STAGING`]: it needs no room. Who stages nothing passes it on to who does ([`crate::StagedSession`]).
     fn lane_message(&mut self, message: &[u8]) {
         let _ = message;
     }

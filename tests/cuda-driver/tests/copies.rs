@@ -553,6 +553,8 @@ on_stand_in! { staged:
     stand_in_nothing_staged_lands_in_memory_that_the_peer_took_back: withdrawn_there, "seed=23";
     stand_in_a_session_ends_under_what_is_staged: session_ends, "seed=24";
     stand_in_a_lost_card_ends_what_is_staged_by_it: lost, "seed=25";
+    stand_in_a_cancel_takes_nothing_of_another_peer_s: cancelled_beside_another_peer, "seed=43";
+    stand_in_one_worker_of_two_stages: one_worker_of_two_stages, "seed=44";
     stand_in_host_memory_of_the_callers_is_staged_within_a_process: host_memory_of_the_callers, "seed=28";
     stand_in_what_is_staged_costs_no_allocation: without_allocations, "seed=26";
     stand_in_what_is_not_staged_is_refused_with_words: refusals, "seed=27";

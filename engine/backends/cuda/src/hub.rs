@@ -361,9 +361,11 @@ impl DeviceLane for HubLane {
     fn cancel_op(&mut self, completion_id: u64) -> Option<CancelledOp> {
         let mut state = self.hub.lock();
         let mut queues = state.movers.iter_mut().flat_map(|mover| &mut mover.queues);
-        let cancelled = queues.find_map(|queue| queue.cancel_op(completion_id));
+        // Lanes number their operations by themselves: what another one has may be called the same.
+        let cancelled = queues.find_map(|queue| queue.cancel_op(self.id, completion_id));
         // It has passed, or was lost, and the worker has not heard of it yet.
-        let is_told = |state: &State| state.ended.iter().flatten().any(|(_, id, _)| *id == completion_id);
+        let is_it = |(lane, id, _): &(LaneId, u64, End)| *lane == self.id && *id == completion_id;
+        let is_told = |state: &State| state.ended.iter().flatten().any(is_it);
         cancelled.or_else(|| is_told(&state).then_some(CancelledOp::LocalPending))
     }
 
@@ -399,7 +401,7 @@ impl Drop for HubLane {
         let mut state = self.hub.lock();
         for queue in state.movers.iter_mut().flat_map(|mover| &mut mover.queues) {
             while let Some(completion_id) = queue.waiting_of(self.id) {
-                queue.cancel_op(completion_id);
+                queue.cancel_op(self.id, completion_id);
             }
         }
     }

@@ -276,9 +276,9 @@ impl CopyQueue {
         }
     }
 
-    /// Takes an operation back that was not given to the stream.
-    pub(crate) fn cancel_op(&mut self, completion_id: u64) -> Option<CancelledOp> {
-        let place = self.ops.iter().position(|op| op.completion_id == completion_id)?;
+    /// Takes an operation of this lane back that was not given to the stream.
+    pub(crate) fn cancel_op(&mut self, lane: LaneId, completion_id: u64) -> Option<CancelledOp> {
+        let place = self.ops.iter().position(|op| op.lane == lane && op.completion_id == completion_id)?;
         if place < self.given {
             return Some(CancelledOp::LocalPending);
         }

@@ -669,6 +669,10 @@ impl<E: Env> LaneEvents for Delivery<'_, E> {
         self.put(note, None);
     }
 
+    fn lane_message(&mut self, message: &[u8]) {
+        self.peer.staged.pass_on(message);
+    }
+
     fn handed_over(&mut self, note: Note<'_>, handle: Handle) {
         self.put(note, Some(handle));
     }

@@ -310,7 +310,8 @@ impl StagedLane {
         for (own_id, end) in ended.drain(..) {
             let place = (own_id & ((1 << PLACE_BITS) - 1)) as usize;
             let Some(Some(op)) = self.ops.get_mut(place) else { continue };
-            if op.own_id != own_id {
+            // Nor is it the end of a hop that waits for its turn: the peer has answered before it acknowledged that it was asked.
+            if op.own_id != own_id || !op.is_under_way {
                 continue;
             }
             match end {
@@ -443,7 +444,10 @@ impl StagedLane {
                     more = true;
                     break;
                 }
-                let Some(mut op) = self.ops[place].take() else { break };
+                let Some(mut op) = self.ops[place].take() else {
+                    self.waiting[queue].pop_front();
+                    continue;
+                };
                 op.own_id = self.next_id(place);
                 let (begun, hop) = (self.begin(&mut op), op.hop);
                 self.ops[place] = Some(op);

@@ -135,6 +135,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Workers, StagingMessage<'_>), NoMes
         _ => Err(NoMessage),
     };
     let message = match kind {
+        WANT if count > 0 => return Err(NoMessage),
         WANT => {
             let asked = rest.try_into().map_err(|_| NoMessage)?;
             StagingMessage::Want { direction, asked: u64::from_le_bytes(asked) }

@@ -66,7 +66,7 @@ pub struct StagedSession {
     peer_index: u32,
     peer_workers: usize,
     /// What lanes of other workers have heard for each worker, and whether there is any.
-    mail: Box<[(AtomicBool, Mutex<Vec<u8>>)]>,
+    mail: Box<[(AtomicBool, Mutex<Mail>)]>,
 }
 
 impl Staging {
@@ -231,6 +231,17 @@ fn is_staged_within(local: &Memory, remote: &RemoteMemory) -> bool {
     }
 }
 
+/// What other workers' lanes have heard for one.
+#[derive(Default)]
+struct Mail {
+    heard: Vec<u8>,
+    /// Whether it has a lane here that stages; who has none has asked for nothing.
+    has_lane: bool,
+}
+
+/// More than all of a peer's workers together have to say before they hear an answer.
+const MAIL_BYTES_MAX: usize = 4 << 20;
+
 impl StagedSession {
     /// Whether a lane has something to hear from its first turn on; else it is wrapped when a plan needs it.
     pub fn has_devices(&self) -> bool {
@@ -239,6 +250,9 @@ impl StagedSession {
 
     /// Has this worker's lane stage.
     pub fn lane(self: &Arc<Self>, inner: Box<dyn Lane>, worker: usize, is_over: IsOver) -> Box<dyn Lane> {
+        if let Some(mut mail) = self.mail(worker) {
+            mail.has_lane = true;
+        }
         Box::new(StagedLane::new(self, inner, worker, is_over))
     }
 
@@ -247,13 +261,21 @@ impl StagedSession {
         self.mail.get(worker).is_some_and(|(has_mail, _)| has_mail.load(Ordering::Acquire))
     }
 
-    fn mail(&self, worker: usize) -> Option<MutexGuard<'_, Vec<u8>>> {
+    /// A lane that does not stage has heard this: it is another worker's, or nobody's.
+    pub fn pass_on(&self, message: &[u8]) {
+        if let Ok((workers, _)) = message::parse(message) {
+            // Its lane is the one that would say so.
+            let _ = self.forward(workers.to.into(), message);
+        }
+    }
+
+    fn mail(&self, worker: usize) -> Option<MutexGuard<'_, Mail>> {
         Some(self.mail.get(worker)?.1.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn take_mail(&self, worker: usize, into: &mut Vec<u8>) {
         if let Some(mut mail) = self.mail(worker) {
-            into.append(&mut mail);
+            into.append(&mut mail.heard);
             // Relaxed: under the lock, under which it is set.
             self.mail[worker].0.store(false, Ordering::Relaxed);
         }
@@ -262,7 +284,13 @@ impl StagedSession {
     /// Passes on what another worker's lane is to hear.
     fn forward(&self, worker: usize, message: &[u8]) -> Result<(), LaneFault> {
         let mut mail = self.mail(worker).ok_or(LaneFault(Cause::PeerCorrupt))?;
-        talk::put_heard(&mut mail, message);
+        if !mail.has_lane && !self.has_devices() {
+            return Ok(());
+        }
+        if mail.heard.len() > MAIL_BYTES_MAX {
+            return Err(LaneFault(Cause::PeerCorrupt));
+        }
+        talk::put_heard(&mut mail.heard, message);
         self.mail[worker].0.store(true, Ordering::Release); // SYNC staging-mail: pairs with has_mail()'s Acquire.
         drop(mail);
         let segments = &self.staging.segments;
@@ -381,6 +409,9 @@ impl Registrar for StagedRegistrar {
         }
     }
 }
+
+#[cfg(test)]
+mod hostile;
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use penstock_memory::copy::hint_for;
 use super::lane::{MESSAGE, PLACE_BITS, SpoiltSlot, StagedLane};
 use super::message::{self, ANSWERS_MAX, Answer, CopyRequest, StagingMessage, Workers};
 use super::op::{Hop, OpOf, StagedOp};
-use super::peer::{DIRECTIONS, GrantedTo};
+use super::peer::{DIRECTIONS, GrantedTo, WANTED_MAX};
 use super::slots::{SLOT_BYTES, StagingSlot};
 use crate::lane::{LaneEvents, LaneFault, Note, NotifyRequest, PostError, Revisions};
 
@@ -196,7 +196,7 @@ impl StagedLane {
                     self.want(workers.from, direction, asked)?;
                 }
                 StagingMessage::Granted { direction, slots } => {
-                    if !self.grants[direction as usize].granted(slots.iter()) {
+                    if workers.from != self.to_peer().to || !self.grants[direction as usize].granted(slots.iter()) {
                         return Err(CORRUPT);
                     }
                 }
@@ -207,6 +207,7 @@ impl StagedLane {
                     }
                 }
                 StagingMessage::Copy(copy) => self.serve(&copy, workers.from)?,
+                StagingMessage::Copied(_) if workers.from != self.to_peer().to => return Err(CORRUPT),
                 StagingMessage::Copied(answers) => answers.iter().for_each(|answer| self.copied(answer, events)),
             }
         }
@@ -242,8 +243,10 @@ impl StagedLane {
     fn serve(&mut self, copy: &CopyRequest<'_>, worker: u16) -> Result<(), LaneFault> {
         let bytes = copy.extents().try_fold(0, |bytes: u64, (_, len)| bytes.checked_add(len));
         let is_sound = bytes.is_some_and(|bytes| bytes <= SLOT_BYTES) && copy.extents().all(|(_, len)| len > 0);
+        // Who waits for an answer does not use its slot again.
+        let has_room = self.answers.len() < DIRECTIONS.len() * WANTED_MAX * self.session.peer_workers;
         // Nobody can have told a revision that this engine never had.
-        if !is_sound || copy.revision > self.view().revision() {
+        if !is_sound || !has_room || copy.revision > self.view().revision() {
             return Err(CORRUPT);
         }
         let (session, has_devices) = (Arc::clone(&self.session), self.devices.is_some());

@@ -370,6 +370,67 @@ pub(crate) fn session_ends() {
     }
 }
 
+/// A transfer that is cancelled takes nothing of another peer's, though lanes of one worker call their copies the same.
+pub(crate) fn cancelled_beside_another_peer() {
+    const BYTES: u64 = 4 * MIB;
+    let one_worker = |config| workers(config, [1, 1]);
+    let stage = Stage::new(TransportName::Shm, (Device, Host), BYTES, one_worker);
+    let other = stage.pair.another("another");
+    let far = Side::new(Host, &other, "other", BYTES);
+    let peer = stage.pair.near.connect(&other.descriptor(), PATIENCE).unwrap();
+    let region = peer.wait_region("other", PATIENCE).unwrap();
+    let whole = [Span { local: 0, remote: 0, len: BYTES }];
+    let beside = Plan::write(stage.near.region(), &region).extents(&whole).build().unwrap();
+    let plan = stage.whole(true);
+    let card = Card::of_this_process();
+    for round in 0..4 {
+        let bytes = pattern(BYTES, round);
+        stage.near.write(&bytes);
+        card.hold();
+        let stays = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let goes = peer.submit(&beside, Submit::new().within(PATIENCE)).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let _ = goes.cancel(Duration::from_millis(20));
+        card.go_on();
+        let begun = Instant::now();
+        assert_eq!(stays.wait().unwrap().bytes, BYTES, "{round}");
+        assert!(begun.elapsed() < PATIENCE / 2, "{round}: it waited for its deadline");
+        assert!(stage.far.read() == bytes, "{round}");
+        // And what was cancelled goes another time, in whole.
+        assert_eq!(peer.submit(&beside, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes, BYTES);
+        assert!(far.read() == bytes, "{round}");
+    }
+    assert!(stage.near.region().revoke(&[(0, BYTES)], PATIENCE).unwrap().is_quiesced());
+}
+
+/// A worker that stages hears its answers though they come by another one's lane, which does not.
+pub(crate) fn one_worker_of_two_stages() {
+    for transport in OVER {
+        let two_and_one = |mut config: Config| {
+            let is_near = config.engine.name.as_deref() == Some("near");
+            config.workers.count = if is_near { 2 } else { 1 };
+            config.device.staging = if is_near { StagingChoice::Off } else { StagingChoice::Auto };
+            config
+        };
+        let stage = Stage::new(transport, (Host, Device), MIB, two_and_one);
+        let bytes = pattern(MIB, 3);
+        stage.near.write(&bytes);
+        let one = stage.plan(true, &[Span { local: 0, remote: 0, len: 4096 }]);
+        for turn in 0..5 {
+            // What is not staged moves on to the next worker.
+            stage.pair.peer.notify(NoteId(7), &[turn], Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
+            let began = Instant::now();
+            assert_eq!(
+                stage.pair.peer.submit(&one, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes,
+                4096
+            );
+            assert!(began.elapsed() < PATIENCE / 2, "{transport}, {turn}");
+        }
+        assert!(stage.far.read()[..4096] == bytes[..4096], "{transport}");
+    }
+}
+
 /// A card that is lost ends what it had, and nothing else.
 pub(crate) fn lost() {
     let stage = Stage::new(TransportName::Tcp, (Device, Host), MIB, |config| config);
