@@ -8,7 +8,7 @@ use penstock_faults::cores::Cores;
 use penstock_faults::storm::{Setting, apart, board::Way, rage, tally::Tally};
 
 /// At least so many of the stops must have come with a part of the bytes landed.
-const PARTIAL_SHARE_MIN: f64 = 0.1;
+const PARTIAL_SHARE_MIN: f64 = 0.02;
 /// Stops of each storm.
 const STOPS: u64 = 3_000;
 

@@ -59,7 +59,37 @@ impl StreamBell {
 unsafe extern "C" fn ring(bell: *mut c_void) {
     // SAFETY: `ring_behind` gave this reference count away, to this one call.
     let bell = unsafe { Arc::from_raw(bell.cast::<StreamBell>().cast_const()) };
-    bell.is_rung.store(true, Ordering::Relaxed);
     // The only failure is a full counter, which wakes just as well.
     let _ = rustix::io::write(&bell.descriptor, &1_u64.to_ne_bytes());
+    // Behind it: who found this set before would find nothing to read, and never look again.
+    bell.is_rung.store(true, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    #[test]
+    fn who_silences_it_while_it_rings_finds_it_silent_in_the_end() {
+        const RINGS: u32 = 100_000;
+        let bell = StreamBell::new().unwrap();
+        let ringing = Arc::clone(&bell);
+        let driver = std::thread::spawn(move || {
+            for _ in 0..RINGS {
+                // SAFETY: this reference count is given away.
+                unsafe { ring(Arc::into_raw(Arc::clone(&ringing)).cast_mut().cast()) };
+            }
+        });
+        while !driver.is_finished() {
+            bell.silence();
+        }
+        driver.join().unwrap();
+        bell.silence();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let descriptor = bell.descriptor();
+        let readable = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&now)).unwrap();
+        assert_eq!(readable, 0, "a worker would never sleep again");
+    }
 }
