@@ -37,7 +37,7 @@ exec "$PENSTOCK" perf "$ADDRESS" --transport verbs --devices "$DEVICES" --secret
     --workload /run/penstock/blocks.yaml --pool-mib 32 --json "$@"
 "#;
 
-/// The command.
+/// The `penstock` command, as tests build it: guests find it by its path on the host.
 #[derive(Debug, Clone)]
 pub struct Command(PathBuf);
 
