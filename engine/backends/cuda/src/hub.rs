@@ -40,8 +40,8 @@ struct State {
     ended: Ends,
     /// What a device has that does not go on: it keeps the memory.
     lost: Vec<OpenOp>,
-    /// Lanes that have found no room in a queue, by the indices of their peers.
-    without_room: Vec<u32>,
+    /// Queues in which lanes have found no room, and the indices of their peers.
+    without_room: Vec<(DeviceId, Way, u32)>,
     asked_at: Timestamp,
 }
 
@@ -237,9 +237,14 @@ impl Driver for HubDriver {
             any = true;
         };
         told.for_each(|(peer_index, _)| mark(peer_index));
-        if !without_room.is_empty() && movers.iter().flat_map(|mover| &mover.queues).all(CopyQueue::has_room) {
-            without_room.drain(..).for_each(|peer_index| mark(peer_index as usize));
-        }
+        without_room.retain(|&(device, way, peer_index)| {
+            let mover = movers.iter().find(|mover| mover.context.device == device);
+            let is_full = mover.is_some_and(|mover| !mover.queues[way as usize].has_room());
+            if !is_full {
+                mark(peer_index as usize);
+            }
+            is_full
+        });
         any
     }
 
@@ -333,9 +338,9 @@ impl DeviceLane for HubLane {
         match (mover.has_failed, queue.has_room()) {
             (true, _) => Err(PostError::Refused(Cause::DeviceFailed)),
             (false, false) => {
-                let peer_index = self.id.peer_index;
-                if !state.without_room.contains(&peer_index) {
-                    state.without_room.push(peer_index);
+                let waits = (device, way, self.id.peer_index);
+                if !state.without_room.contains(&waits) {
+                    state.without_room.push(waits);
                 }
                 Err(PostError::Full)
             }

@@ -18,7 +18,7 @@
 //! let soon = Duration::from_secs(5);
 //! let engine = Engine::start(Config::default().named("decode-0").directory(&folder))?;
 //! let host = engine.pool(PoolSpec::host(1 << 20).block(4096).label("host"))?;
-//! // Where there is a GPU: `PoolSpec::device(0, 1 << 20)`.
+//! // Where there is a GPU: `engine.device_pool(…)`.
 //! let device = engine.pool(PoolSpec::host(1 << 20).block(4096).label("device").rights(Rights::READ_WRITE))?;
 //! let lives = engine.lifecycle(LifecycleSpec::between(&host, &device))?;
 //! let index = lives.removals(1024)?;
@@ -60,7 +60,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::config::TransportName;
-use penstock_core::{Cause, Env, Rights, Timestamp};
+use penstock_core::{Cause, Direction, Env, Rights, Timestamp};
 use penstock_flows::action::RegionRef;
 use penstock_flows::geometry::{ShardStripe, clash_of};
 pub use penstock_flows::lifecycle::{
@@ -70,13 +70,15 @@ pub use penstock_flows::lifecycle::{
 use penstock_flows::lifecycle::{Lifecycle as Lives, LifecycleError, SwapPath};
 use penstock_flows::manager::{DeviceKey, TransferManager};
 use penstock_memory::{BlockAllocator, Blocks};
-use penstock_session::{PeerKey, RequestId};
+use penstock_session::RequestId;
 
 use super::swap::Swap;
 use super::{FlowError, ForeignMemory};
 use crate::engine::Engine;
 use crate::engine_inner::EngineInner;
 use crate::manager::key_of;
+use crate::peer::Peer;
+use crate::plan::PlanBuilder;
 use crate::region::LocalRegion;
 
 /// How long the session with oneself may take to stand.
@@ -165,9 +167,15 @@ impl<E: Env> Engine<E> {
                 return Err(ForeignMemory::Layers { label: region.label().to_owned() }.into());
             }
         }
-        let peer = self.session_with_oneself()?;
+        let oneself = self.session_with_oneself()?;
+        let peer = key_of(&oneself.state);
         let [host_at, device_at] = [host, device]
             .map(|region| RegionRef { region: region.region.id(), generation: region.region.generation() });
+        // Pools that devices reach are pinned when the first plan is built, and that takes its time: here, and not in the control thread.
+        if let Some(entry) = oneself.state.entry_of(device_at.region, device_at.generation) {
+            let plan = PlanBuilder::new(Direction::Write).between_parts(shared, &host.region, &oneself.state, &entry);
+            plan.blocks(&[(0, 0)]).build().map_err(|why| FlowError::NoWay { why: why.to_string() })?;
+        }
         let path = SwapPath { peer, host: host_at, device: device_at, block_bytes, strides, layers };
         let key = shared.call_manager(|manager, _| manager.open_device(settings))?;
         let (engine, host, device) = (Arc::clone(&self.engine), host.clone(), device.clone());
@@ -175,7 +183,7 @@ impl<E: Env> Engine<E> {
     }
 
     /// The session with oneself, in which both pools are announced.
-    fn session_with_oneself(&self) -> Result<PeerKey, FlowError> {
+    fn session_with_oneself(&self) -> Result<Peer<E>, FlowError> {
         let no_session = |why: String| FlowError::Oneself { why };
         if !self.engine.shared.config.transports.allow.contains(&TransportName::Local) {
             return Err(no_session("add it to `transports.allow`".to_owned()));
@@ -183,7 +191,7 @@ impl<E: Env> Engine<E> {
         let connected = self.connect(&self.descriptor(), MEET_WITHIN);
         let peer = connected.map_err(|error| no_session(error.to_string()))?;
         peer.refresh(MEET_WITHIN).map_err(|cause| no_session(cause.to_string()))?;
-        Ok(key_of(&peer.state))
+        Ok(peer)
     }
 }
 

@@ -66,6 +66,9 @@ pub enum FlowError {
     /// Swaps go by a session of the engine with itself, which it has not.
     #[error("swaps go by a session of the engine with itself, over `local`, which there is not: {why}")]
     Oneself { why: String },
+    /// Nothing can be swapped between the pools.
+    #[error("blocks cannot be swapped between these pools: {why}")]
+    NoWay { why: String },
     /// The layout is another engine's.
     #[error("the layout `{label}` was made by another engine of this process; give one that this engine has made")]
     ForeignLayout { label: String },

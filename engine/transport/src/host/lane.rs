@@ -244,8 +244,9 @@ impl CopyLane {
         let revision = now.local + now.remote; // Both only rise: the sum tells that neither has.
         let taken = match now == batch.checked_at {
             false => Err(PostError::StaleRevisions(now)),
-            // Somebody may wait for what devices have: that only becomes less until all of it has ended.
-            true if !self.touch.may_hold(revision) => Err(PostError::Full),
+            // Somebody may wait for what devices have: that only becomes less until all of it has ended. What a device
+            // that failed had never ends, and keeps nobody waiting here.
+            true if !self.touch.may_hold(revision) && devices.is_busy() => Err(PostError::Full),
             true => devices.post(batch),
         };
         if taken.is_ok() && !planted::is(Bug::FreedUnderACopy) {

@@ -43,10 +43,18 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// How many allocations all threads make meanwhile.
-pub(crate) fn allocations(body: impl FnOnce()) -> u64 {
+fn allocations(body: impl FnOnce()) -> u64 {
     COUNTED.store(0, Ordering::SeqCst);
     IS_COUNTING.store(true, Ordering::SeqCst);
     body();
     IS_COUNTING.store(false, Ordering::SeqCst);
     COUNTED.load(Ordering::SeqCst)
+}
+
+/// What is done again and again allocates nothing after a while. A list grows where a thread that had no processor finds more than ever
+/// before: twice as long each time, so that comes to its end, and one window of several has none.
+pub(crate) fn assert_none_in_the_end(what: &str, round: impl Fn()) {
+    (0..100).for_each(|_| round());
+    let windows = [(); 4].map(|()| allocations(|| (0..50).for_each(|_| round())));
+    assert!(windows.contains(&0), "{what}: {windows:?}");
 }

@@ -97,6 +97,20 @@ fn assert_host_filled(host: &Blocks, seed: u64) {
     }
 }
 
+/// What the driver does with a pool is done when swaps are set up, where there is somebody to be told.
+#[test]
+fn stand_in_a_pool_that_cannot_be_pinned_is_refused_before_its_first_swap() {
+    if !on_stand_in("swaps::stand_in_a_pool_that_cannot_be_pinned_is_refused_before_its_first_swap", "pinned=1048576") {
+        return;
+    }
+    let node = Node::start();
+    let refused = node.engine.lifecycle(LifecycleSpec::between(&node.host, &node.device)).err().unwrap();
+    let words = "bytes of pinned memory cannot be had (CUDA error 2, out of memory)";
+    assert!(refused.to_string().contains(words), "{refused}");
+    let small = node.engine.pool(PoolSpec::host(8 * BLOCK).block(BLOCK).label("small")).unwrap();
+    node.engine.lifecycle(LifecycleSpec::between(&small, &node.device)).unwrap();
+}
+
 #[test]
 fn stand_in_swaps_requests_out_to_the_host_and_in_again() {
     if !on_stand_in("swaps::stand_in_swaps_requests_out_to_the_host_and_in_again", "") {

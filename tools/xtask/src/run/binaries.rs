@@ -23,6 +23,15 @@ const LAB_LIMIT: Duration = Duration::from_secs(1800);
 /// Longest time that a build may take, on a slow machine and from nothing.
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
+/// Folders and names of test programs that leave the processors idle most of the time: they wait for deadlines, and for processes that end.
+const WAITERS: [(&str, &str); 5] = [
+    ("tests/faults", "ended"),
+    ("tests/faults", "cards"),
+    ("tests/faults", "flows_kill"),
+    ("tests/conformance", "tcp_faults"),
+    ("tests/conformance", "stopped_target"),
+];
+
 /// A program full of tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binary {
@@ -40,6 +49,11 @@ impl Binary {
     /// Whether it holds labs: an integration test named `lab_…`.
     pub(crate) fn is_lab(&self) -> bool {
         self.kind == "test" && self.target.starts_with("lab_")
+    }
+
+    /// Whether another one may run beside it.
+    pub(crate) fn mostly_waits(&self) -> bool {
+        WAITERS.iter().any(|(folder, name)| self.folder.ends_with(folder) && self.target == *name)
     }
 
     /// What a lab has to know to run it elsewhere.

@@ -93,17 +93,28 @@ fn not_empty(outcome: Outcome) -> Result<Outcome, String> {
     if outcome.tally == Tally::default() { Err("no test was found".into()) } else { Ok(outcome) }
 }
 
-/// Runs programs one after the other.
+/// Runs programs one after the other, and beside them, one after the other too, those that mostly wait.
 pub(super) fn run_all<'a>(
     programs: impl Iterator<Item = &'a binaries::Binary>,
     notes: &Path,
     environment: &[(&str, &str)],
 ) -> Result<Outcome, String> {
-    let mut total = Outcome::default();
-    for program in programs {
-        total.add(binaries::run(program, notes, environment)?);
-    }
-    Ok(total)
+    let (waiting, working): (Vec<_>, Vec<_>) = programs.partition(|program| program.mostly_waits());
+    let run_each = |programs: &[&binaries::Binary], notes: &Path| {
+        let mut total = Outcome::default();
+        for program in programs {
+            total.add(binaries::run(program, notes, environment)?);
+        }
+        Ok::<_, String>(total)
+    };
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| run_each(&waiting, &notes.with_extension("beside")));
+        let total = run_each(&working, notes);
+        let beside = beside.join().map_err(|_| "what runs test programs has panicked".to_owned())?;
+        let mut total = total?;
+        total.add(beside?);
+        Ok(total)
+    })
 }
 
 /// Models of the crates that depend on loom. They are compiled with `--cfg loom`, so they get a
