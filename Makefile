@@ -26,7 +26,7 @@ test: ## run every test that needs neither root nor a prepared machine
 # Each seed is a run of its own: whole engines, of which some fail, over simulated links and clocks.
 SEEDS ?= 10000
 
-sim: ## run many seeds of the simulation and 1,000 fresh ones, then find its broken variants: SEEDS=10000
+sim: ## run many seeds of the simulation and up to 1,000 fresh ones, then find its broken variants: SEEDS=10000
 	@$(SETUP) --quiet
 	@$(XTASK) sim $(SEEDS)
 

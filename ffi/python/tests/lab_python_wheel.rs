@@ -49,7 +49,8 @@ fn the_wheel_is_what_its_tag_says_and_works_by_itself() {
     wheel
         .env("CARGO_TARGET_DIR", target)
         .env("CARGO_PROFILE_WHEEL_LTO", "off")
-        .env("CARGO_PROFILE_WHEEL_CODEGEN_UNITS", "16");
+        .env("CARGO_PROFILE_WHEEL_CODEGEN_UNITS", "16")
+        .env("CARGO_PROFILE_WHEEL_OPT_LEVEL", "1");
     let built = wheel.output().unwrap();
     if built.status.code() == Some(NO_TOOLS) {
         return skip(TEST, &format!("the tools cannot be downloaded: {}", last_line(&built.stderr)));

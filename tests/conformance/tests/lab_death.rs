@@ -11,7 +11,7 @@ const HOARD: u64 = 8 << 30;
 /// What has to be free for it, in KiB as the kernel counts.
 const NEEDED_KIB: u64 = 10 << 20;
 /// Deaths of a peer with threads, and of one without: giving a process so much memory takes long.
-const DEATHS: [usize; 2] = [12, 3];
+const DEATHS: [usize; 2] = [6, 3];
 /// The longest that the machine may have stood still for a death to be judged.
 const STALLED_MAX: Duration = Duration::from_millis(25);
 /// The promise, at most.

@@ -14,7 +14,7 @@ use super::tally::Tally;
 
 /// Seeds within which a planted bug has to be found.
 const SEEDS: u64 = 3000;
-/// Seeds that each run adds to the fixed ones. Those that everybody runs find nothing new in a tree that has passed them.
+/// Seeds that each run adds to the fixed ones, at most as many again. Those that everybody runs find nothing new in a tree that has passed them.
 const FRESH_SEEDS: u64 = 1000;
 /// Where the first of them lies.
 const FRESH_FROM: u64 = 1_000_000_000;
@@ -27,7 +27,10 @@ pub(crate) fn sim(root: &Path, seeds: &str) -> Result<bool, String> {
     let Some(program) = build(root)? else { return conclude(Tally::BROKEN) };
     let mut broken = Vec::new();
     let mut tally = run_seeds(&program, &["--seeds", seeds], &mut broken)?;
-    let (base, fresh) = (fresh_base(RandomState::new().hash_one(seeds)), FRESH_SEEDS.to_string());
+    let (base, fresh) = (
+        fresh_base(RandomState::new().hash_one(seeds)),
+        seeds.parse().unwrap_or(FRESH_SEEDS).min(FRESH_SEEDS).to_string(),
+    );
     println!("{fresh} fresh seeds from {base} on; all of them again: penstock-sim --from {base} --seeds {fresh}");
     tally += run_seeds(&program, &["--from", &base.to_string(), "--seeds", &fresh], &mut broken)?;
     tally += find_planted(&program, &[])?;
@@ -95,8 +98,10 @@ fn build(root: &Path) -> Result<Option<PathBuf>, String> {
     let mut build = Command::new(cargo());
     let arguments = ["build", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
     build.current_dir(root).args(arguments).env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", "--cfg planted");
-    // Lines are named by nobody. Optimised as it is used: without that each seed takes half as long again.
-    build.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+    // Lines are named by nobody, and crates are not optimised across each other: that builds longer than it runs shorter. Each is
+    // optimised as it is used: without that each seed takes half as long again.
+    build.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
+    build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     if !process::run(&mut build, COMMAND_TIME_MAX, |line| println!("{line}"))?.is_success() {
         println!("FAILED: the simulation with planted bugs does not build");
         return Ok(None);
