@@ -45,7 +45,6 @@ impl StagedLane {
         let Some(slots) = &op.slots else { return Err(PostError::Refused(Cause::NoPath)) };
         let spans = &self.spans[op.done..count];
         self.touch.enter();
-        let is_busy = self.devices.as_ref().is_some_and(|devices| devices.is_busy());
         let view = self.session.staging.segments.owner_state.view();
         let (revision, checked_at) = (view.revision(), op.checked_at);
         let extents = op.spans.iter().map(|span| (span.local, span.len));
@@ -59,7 +58,9 @@ impl StagedLane {
             (OpOf::Peer { .. }, _, Err(withdrawn)) => Err(PostError::Refused(withdrawn.cause_for_peer())),
             // Somebody may wait for what devices have: that only becomes less until all of it has ended. What a device
             // that failed had never ends, and keeps nobody waiting here.
-            _ if !self.touch.may_hold(revision) && is_busy => Err(PostError::Full),
+            _ if !self.touch.may_hold(revision) && self.devices.as_ref().is_some_and(|devices| devices.is_busy()) => {
+                Err(PostError::Full)
+            }
             _ => match (&op.local, &slots.memory, &mut self.devices) {
                 (Memory::Host(local), Memory::Host(slots), _) => {
                     let copied = copy::scatter(local, slots, op.direction, spans, op.hint);

@@ -48,7 +48,7 @@ fn two_rails(lab: &Lab) -> Outcome {
 /// One rail: with threads it carries what meets by the connection manager, below. What does not depend on who turns the engine
 /// is left to the suite over two rails.
 fn inline(lab: &Lab) -> Outcome {
-    let subjects = ["bytes", "ends", "withdrawal"].map(|subject| format!("inline::{subject}::"));
+    let subjects = ["bytes", "ends", "waiting", "withdrawal"].map(|subject| format!("inline::{subject}::"));
     conformance(lab, &subjects, &[0])
 }
 

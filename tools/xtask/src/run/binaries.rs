@@ -24,12 +24,11 @@ const LAB_LIMIT: Duration = Duration::from_secs(1800);
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Folders and names of test programs that leave the processors idle most of the time: they wait for deadlines, and for processes that end.
-const WAITERS: [(&str, &str); 5] = [
+const WAITERS: [(&str, &str); 4] = [
     ("tests/faults", "ended"),
     ("tests/faults", "cards"),
     ("tests/faults", "flows_kill"),
     ("tests/conformance", "tcp_faults"),
-    ("tests/conformance", "stopped_target"),
 ];
 
 /// A program full of tests.

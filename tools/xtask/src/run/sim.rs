@@ -98,8 +98,8 @@ fn build(root: &Path) -> Result<Option<PathBuf>, String> {
     let mut build = Command::new(cargo());
     let arguments = ["build", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
     build.current_dir(root).args(arguments).env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", "--cfg planted");
-    // Lines are named by nobody, and crates are not optimised across each other: that builds longer than it runs shorter. Each is
-    // optimised as it is used: without that each seed takes half as long again.
+    // Lines are named by nobody, and what runs once is not optimised across crates. Each crate is optimised as it is used: without
+    // that each seed takes half as long again.
     build.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
     build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     if !process::run(&mut build, COMMAND_TIME_MAX, |line| println!("{line}"))?.is_success() {
