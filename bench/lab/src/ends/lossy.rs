@@ -32,6 +32,10 @@ impl Port for LossyPort {
         self.inner.frame_bytes(to)
     }
 
+    fn admit(&mut self, prefix: u32, frame_bytes: usize) {
+        self.inner.admit(prefix, frame_bytes);
+    }
+
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
         self.inner.receive(take)
     }

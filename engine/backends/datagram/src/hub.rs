@@ -32,8 +32,10 @@ const AWAKE: Duration = Duration::from_micros(500);
 /// Then it looks again after a part of the time for which nothing has happened, and at least this often.
 const NAP_PART: u32 = 4;
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// The low bits of an id are the place of its connection.
+/// The low bits of an id are the place of its connection, those above tell it from others that had the place, and the upper half is
+/// the port's own.
 const PLACE_BITS: u32 = 16;
+const PREFIX_SHIFT: u32 = 32;
 
 pub(crate) struct Hub {
     pub(crate) env: Arc<dyn TransportEnv>,
@@ -68,7 +70,7 @@ pub(crate) struct Endpoint {
     pub(crate) why: Option<String>,
 }
 
-/// A place for a connection. Its id is used once, so that a late packet finds nobody.
+/// A place for a connection. Its id is not used again soon, so that a late packet finds nobody; if it did, its tag would be of other keys.
 #[derive(Default)]
 struct Place {
     id: u64,
@@ -82,6 +84,10 @@ pub(crate) struct Connections {
     /// Whether the port's descriptor is in what the worker sleeps on. While packets come it is not: the kernel would look for sleepers with each.
     is_watched: bool,
     buffer: ReceiveBuffer,
+    /// All ids begin with this number, which is random: who was told none of them does not know it.
+    prefix: u32,
+    /// Ids that were given.
+    given: u16,
     places: Vec<Place>,
     free: Vec<u16>,
     /// The earliest `due` of all, or earlier.
@@ -96,17 +102,7 @@ pub(crate) struct Connections {
 
 impl Hub {
     pub(crate) fn new(env: Arc<dyn TransportEnv>, worker: usize, open: OpenPort) -> io::Result<Self> {
-        let connections = Connections {
-            port: None,
-            is_watched: false,
-            buffer: ReceiveBuffer::new(0),
-            places: Vec::new(),
-            free: Vec::new(),
-            due: Timestamp::NEVER,
-            moved_at: Timestamp::default(),
-            strangers: 0,
-            ended: PacketStatistics::default(),
-        };
+        let connections = Connections::new(env.random() as u32);
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         Ok(Self { env, worker, open, epoll, connections: Mutex::new(connections) })
     }
@@ -149,8 +145,7 @@ impl Hub {
 
     /// Takes a place for a connection; none: there are too many. What is dropped gives it back.
     pub(crate) fn reserve(self: &Arc<Self>) -> Option<Reserved> {
-        let random = self.env.random();
-        let id = self.lock().reserve(random)?;
+        let id = self.lock().reserve()?;
         Some(Reserved { hub: Arc::clone(self), id })
     }
 }
@@ -187,7 +182,23 @@ fn end_section(places: &mut [Place], place: usize) {
 }
 
 impl Connections {
-    fn reserve(&mut self, random: u64) -> Option<u64> {
+    fn new(prefix: u32) -> Self {
+        Self {
+            port: None,
+            is_watched: false,
+            buffer: ReceiveBuffer::new(0),
+            prefix,
+            given: 0,
+            places: Vec::new(),
+            free: Vec::new(),
+            due: Timestamp::NEVER,
+            moved_at: Timestamp::default(),
+            strangers: 0,
+            ended: PacketStatistics::default(),
+        }
+    }
+
+    fn reserve(&mut self) -> Option<u64> {
         let place = match self.free.pop() {
             Some(place) => place,
             None => {
@@ -196,7 +207,8 @@ impl Connections {
                 place
             }
         };
-        let id = random << PLACE_BITS | u64::from(place);
+        self.given = self.given.wrapping_add(1);
+        let id = u64::from(self.prefix) << PREFIX_SHIFT | u64::from(self.given) << PLACE_BITS | u64::from(place);
         self.places[usize::from(place)].id = id;
         Some(id)
     }
@@ -239,8 +251,11 @@ impl Connections {
 
     /// A session has begun, with a peer to whom packets have to come one by one, or not.
     pub(crate) fn connect(&mut self, id: u64, endpoint: Endpoint, comes_apart: bool) {
-        if comes_apart && let Some(port) = &mut self.port {
-            port.send_apart(endpoint.address.ip());
+        if let Some(port) = &mut self.port {
+            if comes_apart {
+                port.send_apart(endpoint.address.ip());
+            }
+            port.admit(self.prefix, endpoint.frame_bytes);
         }
         self.due = self.due.min(endpoint.due);
         if let Some(place) = self.places.get_mut(place_of(id)).filter(|place| place.id == id) {
@@ -504,25 +519,15 @@ mod tests {
 
     #[test]
     fn an_id_is_used_once_though_its_place_is_used_again() {
-        let mut connections = Connections {
-            port: None,
-            is_watched: false,
-            buffer: ReceiveBuffer::new(0),
-            places: Vec::new(),
-            free: Vec::new(),
-            due: Timestamp::NEVER,
-            moved_at: Timestamp::default(),
-            strangers: 0,
-            ended: PacketStatistics::default(),
-        };
-        let first = connections.reserve(7).unwrap();
-        let other = connections.reserve(8).unwrap();
+        let mut connections = Connections::new(7);
+        let first = connections.reserve().unwrap();
+        let other = connections.reserve().unwrap();
         assert_ne!(place_of(first), place_of(other));
         connections.release(first);
-        let second = connections.reserve(9).unwrap();
+        let second = connections.reserve().unwrap();
         assert_eq!(place_of(second), place_of(first));
         assert_ne!(second, first);
         connections.release(first);
-        assert_eq!(connections.reserve(10).map(place_of), Some(2), "a late release takes nobody's place");
+        assert_eq!(connections.reserve().map(place_of), Some(2), "a late release takes nobody's place");
     }
 }

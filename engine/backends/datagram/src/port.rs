@@ -85,6 +85,12 @@ pub trait Port: Send {
         let _ = to;
     }
 
+    /// Packets come from now on whose ids begin with this, in trains of this frame. Those with ids that begin otherwise may be dropped
+    /// before anybody sees them.
+    fn admit(&mut self, prefix: u32, frame_bytes: usize) {
+        let _ = (prefix, frame_bytes);
+    }
+
     /// Passes on the packets that have come, trains one by one, together at most [`RECEIVE_BURST_MAX`](penstock_datagram::connection::RECEIVE_BURST_MAX), and
     /// returns how many have come, those included that were not for the caller. Does not wait.
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize;

@@ -2,6 +2,7 @@
 //!
 //! - `call`: the calls that move packets
 //! - `burst`: packets that wait to be sent
+//! - `filter`: what the kernel drops of what strangers send
 //! - `socket`: how the socket is set up, and what a route carries
 //!
 //! Where the kernel can, packets of one length cross it together: it cuts what is sent as late as it can (GSO), and
@@ -9,6 +10,7 @@
 
 mod burst;
 mod call;
+mod filter;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,7 @@ use penstock_transport::PacketStatistics;
 use rustix::net::sockopt;
 
 use self::burst::KeptBurst;
+use self::filter::StrangerFilter;
 pub use self::socket::UdpRouteError;
 use crate::port::{BurstSent, Port, PortFacts, Train};
 
@@ -89,6 +92,7 @@ pub struct UdpPort {
     /// It did not for these.
     uncut: Vec<IpAddr>,
     kept: KeptBurst,
+    filter: StrangerFilter,
     arrived: Box<[u8]>,
     train: TrainRest,
     statistics: UdpStatistics,
@@ -132,6 +136,7 @@ impl UdpPort {
             cuts: offloads.cuts,
             uncut: Vec::with_capacity(UNCUT_MAX),
             kept: KeptBurst::new(),
+            filter: StrangerFilter::new(),
             arrived: vec![0; TRAIN_BYTES_MAX].into(),
             train: TrainRest::default(),
             statistics: UdpStatistics::default(),
@@ -243,6 +248,10 @@ impl Port for UdpPort {
         if !self.uncut.contains(&to) {
             self.remember_uncut(to);
         }
+    }
+
+    fn admit(&mut self, prefix: u32, frame_bytes: usize) {
+        self.filter.admit(self.socket.as_fd(), prefix, frame_bytes);
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {

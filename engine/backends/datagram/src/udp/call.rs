@@ -169,6 +169,19 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Packe
     Ok(PacketTrain { bytes, packet_bytes, is_cut })
 }
 
+/// From now on the kernel asks this program which packets the socket takes. One that was there before is gone then.
+pub(super) fn attach_filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| ErrorKind::InvalidInput)?;
+    // The kernel reads the program and never writes it, whatever the type of the field says.
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    let (from, length) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
+    // SAFETY: the structure is this function's and the instructions are borrowed, as many as it says; both are only read.
+    again(|| unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, from, length) as isize
+    })?;
+    Ok(())
+}
+
 /// Sets an option of UDP's own, which is an int.
 pub(super) fn set_udp_option(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> Result<()> {
     let (from, length) = ((&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t);

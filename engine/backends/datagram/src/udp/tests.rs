@@ -92,6 +92,12 @@ fn receive_all(receiver: &mut UdpPort, count: usize) -> Vec<Vec<u8>> {
     arrived
 }
 
+fn dropped(port: &UdpPort) -> u64 {
+    let mut sum = PacketStatistics::default();
+    port.add_statistics(&mut sum);
+    sum.dropped_by_port
+}
+
 fn lengths_of(packets: &[Vec<u8>]) -> Vec<usize> {
     packets.iter().map(Vec::len).collect()
 }
@@ -427,12 +433,68 @@ fn a_packet_of_nothing_is_passed_on_as_such() {
 fn what_the_kernel_drops_for_want_of_room_is_counted() {
     let small = UdpOptions { receive_bytes: 1, ..options(Ipv4Addr::LOCALHOST.into()) };
     let (mut sender, receiver) = (v4(false), UdpPort::open(small).unwrap());
-    let count = |port: &UdpPort| {
-        let mut sum = PacketStatistics::default();
-        port.add_statistics(&mut sum);
-        sum.dropped_by_port
-    };
-    assert_eq!(count(&receiver), 0);
+    assert_eq!(dropped(&receiver), 0);
     send_all(&mut sender, receiver.facts().address, &packets(&[1000; 60]));
-    assert!((1..60).contains(&count(&receiver)), "{}", count(&receiver));
+    assert!((1..60).contains(&dropped(&receiver)), "{}", dropped(&receiver));
+}
+
+const PREFIX: u32 = 0x1234_abcd;
+
+/// Packets of so many bytes with ids of these prefixes.
+fn with_prefixes(prefixes: &[u32], bytes: usize) -> Vec<Vec<u8>> {
+    let with_prefix = |(number, prefix): (usize, &u32)| {
+        let mut packet = packet(number, bytes);
+        packet[4..8].copy_from_slice(&prefix.to_le_bytes());
+        packet
+    };
+    prefixes.iter().enumerate().map(with_prefix).collect()
+}
+
+#[test]
+fn what_has_another_prefix_is_dropped_unseen_from_the_first_session_on() {
+    let name = "what_has_another_prefix_is_dropped_unseen_from_the_first_session_on";
+    for ip in loopbacks(name) {
+        let (mut sender, mut receiver) = (port(ip, false), port(ip, true));
+        let sent = with_prefixes(&[PREFIX, 1, PREFIX, PREFIX.swap_bytes(), PREFIX], 200);
+        let to = receiver.facts().address;
+        send_all(&mut sender, to, &sent);
+        assert_same(&receive_all(&mut receiver, 5), &sent);
+        receiver.admit(PREFIX, FRAME_BYTES);
+        send_all(&mut sender, to, &sent);
+        // Too short for a prefix.
+        send_all(&mut sender, to, &packets(&[7, 1]));
+        let [own0, _, own1, _, own2] = <[Vec<u8>; 5]>::try_from(sent).unwrap();
+        assert_same(&receive_all(&mut receiver, 3), &[own0, own1, own2]);
+        assert!(!is_readable(&receiver, Duration::from_millis(20)), "nobody is woken for what was dropped");
+        assert_eq!(dropped(&receiver), 4);
+    }
+}
+
+#[test]
+fn a_stranger_at_the_head_of_a_train_takes_nothing_with_it() {
+    let name = "a_stranger_at_the_head_of_a_train_takes_nothing_with_it";
+    for ip in loopbacks(name) {
+        let (mut sender, mut receiver) = (port(ip, true), port(ip, true));
+        if !receiver.facts().name.contains("GRO") {
+            return skipped(name, "this kernel joins nothing");
+        }
+        let to = receiver.facts().address;
+        let mut other = 700;
+        // More frames than are looked into: the newest count.
+        for frame_bytes in [1300, 1301, 1302, 1303, other, FRAME_BYTES] {
+            receiver.admit(PREFIX, frame_bytes);
+        }
+        for frame_bytes in [FRAME_BYTES, std::mem::take(&mut other)] {
+            for own in [1, 2, 20, 40] {
+                let mut prefixes = vec![1; 41];
+                prefixes[own] = PREFIX;
+                let sent = with_prefixes(&prefixes, frame_bytes);
+                send_all(&mut sender, to, &sent);
+                assert_same(&receive_all(&mut receiver, 41), &sent);
+            }
+            let strangers = with_prefixes(&[1; 41], frame_bytes);
+            send_all(&mut sender, to, &strangers);
+            assert_same(&receive_all(&mut receiver, 0), &[]);
+        }
+    }
 }
