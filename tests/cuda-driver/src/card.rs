@@ -149,7 +149,11 @@ impl Client {
         let file = memory_file(size_of::<Progress>())?;
         let progress = Mapping::new(file.as_fd(), 0, size_of::<Progress>())?;
         let numbers = [u64::from(std::process::id()), plan().seed, plan().lost_after, plan().events_late];
-        Message { kind: Kind::Pin, stream: 0, numbers }.send(socket.as_fd(), Some(file.as_fd()), &[])?;
+        Message { kind: Kind::Pin, stream: plan().bus as u32, numbers }.send(
+            socket.as_fd(),
+            Some(file.as_fd()),
+            &[],
+        )?;
         let heard = socket.try_clone()?;
         std::thread::Builder::new().name("cuda-call".to_owned()).spawn(move || call_functions(&heard))?;
         let [told, given, asked] = [0; 3].map(AtomicU64::new);

@@ -26,6 +26,9 @@ pub(crate) struct Plan {
     pub(crate) lost_after: u64,
     /// `events-late`: microseconds that an event comes after what was to be done before it. Its stream is not done before either.
     pub(crate) events_late: u64,
+    /// `bus`: copies take as long as they would at so many GB/s, and leave the bytes where they are: for figures of what is around them, on a machine
+    /// with no core for a card. 0: they are done.
+    pub(crate) bus: u64,
     /// `writes-ordering`: who sees what cards have written without a flush, as the driver numbers it. 100: its owner, as on an H200.
     pub(crate) writes_ordering: i32,
     /// Functions that it does not have.
@@ -48,6 +51,7 @@ impl Plan {
             memory_fails: 0,
             lost_after: 0,
             events_late: 0,
+            bus: 0,
             writes_ordering: 100,
             lacks: Vec::new(),
             without: Vec::new(),
@@ -67,6 +71,7 @@ impl Plan {
                 "memory-fails" => plan.memory_fails = value.parse().unwrap_or_default(),
                 "lost-after" => plan.lost_after = value.parse().unwrap_or_default(),
                 "events-late" => plan.events_late = value.parse().unwrap_or_default(),
+                "bus" => plan.bus = value.parse().unwrap_or_default(),
                 "writes-ordering" => plan.writes_ordering = number() as i32,
                 "lacks" => plan.lacks = list(),
                 "without" => plan.without = list(),

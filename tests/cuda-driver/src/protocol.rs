@@ -13,7 +13,7 @@ pub const FILE_NAME: &CStr = c"penstock-card";
 pub const STREAMS_MAX: usize = 256;
 
 /// What is to be done. The first message is a `Pin` of the memory that both map: the client's process, and of the plan the seed, behind how many
-/// pieces of work the card is lost, and microseconds that events are late.
+/// pieces of work the card is lost, and microseconds that events are late; for the stream GB/s of the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {

@@ -11,6 +11,8 @@ use crate::status;
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 const NAME: &[u8] = b"Penstock stand-in for a GPU\0";
+/// The name where copies only take time.
+const IDLE_NAME: &[u8] = b"Penstock stand-in for a GPU, whose copies take time and move nothing\0";
 pub(crate) const BYTES: usize = 8 << 30;
 
 fn is_started() -> bool {
@@ -118,7 +120,7 @@ pub(crate) unsafe extern "C" fn cuDeviceGetName(place: *mut c_char, len: c_int, 
     match device(number) {
         Err(status) => status,
         // SAFETY: as above.
-        Ok(_) => unsafe { write_text(place, len, NAME) },
+        Ok(_) => unsafe { write_text(place, len, if plan().bus == 0 { NAME } else { IDLE_NAME }) },
     }
 }
 

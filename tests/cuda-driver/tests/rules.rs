@@ -307,6 +307,7 @@ told! {
     "memory-fails=2" queues::failures::memory, a_stand_in_has_too_little_memory_once;
     "lost-after=5" queues::failures::a_card, a_card_of_the_stand_in_is_lost_while_it_works;
     "events-late=100000" queues::failures::events, an_event_of_the_stand_in_is_late;
+    "bus=1" queues::failures::a_slow_bus, copies_of_the_stand_in_may_take_time_and_move_nothing;
     "devices=2" queues::order::two_devices, events_of_a_stand_in_are_of_a_device;
     "" queues::order::refusals, what_was_destroyed_and_what_is_captured_is_refused_by_the_stand_in;
     "" queues::batch::no_order, a_batch_of_the_stand_in_has_no_order;

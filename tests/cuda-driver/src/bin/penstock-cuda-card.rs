@@ -47,6 +47,8 @@ const PAGE_BYTES: u64 = 4096;
 struct Work {
     message: Message,
     entries: Vec<Entry>,
+    /// A copy that only takes time is over then.
+    over_at: Instant,
 }
 
 struct Card<'a> {
@@ -67,6 +69,8 @@ struct Card<'a> {
     /// Events come so long after the last work of their stream, which was done then.
     events_late: Duration,
     worked: [Instant; STREAMS_MAX],
+    /// GB/s at which copies take time, and move nothing; 0: they are done.
+    bus: u64,
 }
 
 fn main() -> io::Result<()> {
@@ -94,6 +98,7 @@ fn main() -> io::Result<()> {
         work_left: (lost_after > 0).then_some(lost_after),
         events_late: Duration::from_micros(events_late),
         worked: [Instant::now(); STREAMS_MAX],
+        bus: u64::from(first.stream),
     };
     loop {
         loop {
@@ -117,9 +122,10 @@ impl Card<'_> {
     /// Until something comes, or what waits may go on.
     fn rest(&self) {
         let mut socket = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let look_soon = libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
-        let waits = self.streams.iter().any(|stream| !stream.is_empty());
-        let limit = if waits { &raw const look_soon } else { std::ptr::null() };
+        let first = self.streams.iter().filter_map(|stream| stream.front()).map(|first| first.over_at).min();
+        let look_in = first.map_or(LOOK_EVERY, |first| first.saturating_duration_since(Instant::now()).max(LOOK_EVERY));
+        let look_soon = libc::timespec { tv_sec: look_in.as_secs() as i64, tv_nsec: look_in.subsec_nanos().into() };
+        let limit = if first.is_some() { &raw const look_soon } else { std::ptr::null() };
         // SAFETY: one descriptor, and a time or none.
         unsafe { libc::ppoll(&raw mut socket, 1, limit, std::ptr::null()) };
     }
@@ -159,10 +165,23 @@ impl Card<'_> {
             Kind::Fail => self.fail(a as u32),
             _ => {
                 self.shuffle(&mut entries);
-                self.streams[message.stream as usize].push_back(Work { message, entries });
+                let over_at = self.over_at(&message, &entries);
+                self.streams[message.stream as usize].push_back(Work { message, entries, over_at });
             }
         }
         Ok(())
+    }
+
+    /// When a copy that only takes time is over: its stream does one after the other.
+    fn over_at(&self, message: &Message, entries: &[Entry]) -> Instant {
+        let now = Instant::now();
+        let bytes = match message.kind {
+            Kind::Copy => message.numbers[2],
+            Kind::Batch => entries.iter().map(|[_, _, bytes, _]| bytes).sum(),
+            _ => 0,
+        };
+        let begins_at = self.streams[message.stream as usize].back().map_or(now, |last| last.over_at.max(now));
+        begins_at + Duration::from_nanos(bytes.checked_div(self.bus).unwrap_or(0))
     }
 
     /// The copies of a batch come in an order of this card's, the last one first.
@@ -216,7 +235,10 @@ impl Card<'_> {
             (Kind::Record, _) => self.worked[stream].elapsed() < self.events_late,
             _ => false,
         };
-        let can = |stream: usize| self.streams[stream].front().is_some_and(|first| !waits(stream, &first.message));
+        let now = Instant::now();
+        let can = |stream: usize| {
+            self.streams[stream].front().is_some_and(|first| first.over_at <= now && !waits(stream, &first.message))
+        };
         let ready: Vec<usize> = (0..STREAMS_MAX).filter(|&stream| can(stream)).collect();
         if ready.is_empty() {
             return false;
@@ -246,9 +268,10 @@ impl Card<'_> {
 
     /// Does a piece of the first work of a stream. True: that was the last.
     fn step(&mut self, stream: usize) -> bool {
-        let Work { message, entries } = &self.streams[stream][0];
+        let Work { message, entries, .. } = &self.streams[stream][0];
         let [a, b, _, d] = message.numbers;
         match message.kind {
+            Kind::Copy | Kind::Batch if self.bus > 0 => true,
             Kind::Copy => self.copy(stream, message.numbers),
             Kind::Batch => {
                 let entry = *entries.last().expect("a batch has a copy that is not done");

@@ -91,3 +91,21 @@ pub(crate) fn events() {
     assert!(before.elapsed() >= LATE);
     until(|| word(host.wrapping_add(8)) == 1);
 }
+
+/// Copies take a millisecond a megabyte, one behind the other, and move nothing; what is behind them is done.
+pub(crate) fn a_slow_bus() {
+    const BYTES: usize = 8 * MIB;
+    let current = Current::begin();
+    let (host, words, stream) = (current.pinned(BYTES), current.pinned(4096), current.stream());
+    let device = current.memory(BYTES);
+    super::fill(host, BYTES, 7);
+    let (expected, begun) = (bytes_at(host, BYTES), Instant::now());
+    for value in 1..=2 {
+        // SAFETY: both ranges are there until the words have come.
+        let copied = unsafe { current.driver.cuMemcpyDtoHAsync(host.cast(), device, BYTES, stream) };
+        assert_eq!((copied, write(&current, stream, words, value)), (Status::SUCCESS, Status::SUCCESS));
+    }
+    until(|| word(words) == 2);
+    assert!(begun.elapsed() >= Duration::from_nanos(2 * BYTES as u64), "{:?}", begun.elapsed());
+    assert!(bytes_at(host, BYTES) == expected);
+}
