@@ -7,15 +7,14 @@ use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::device::Cuda;
 use penstock::{LocalRegion, Plan, Span, Submit, SystemEnv};
 
+use super::Effort;
 use super::copies::describe;
 use super::row::{Goal, Row};
-use super::{Effort, Pins};
 use crate::ends::network::Network;
 use crate::ends::on_device::MemoryKind::{self, Device, Host};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
-use crate::measure::cores::Stay;
 use crate::measure::interleave;
 use crate::pattern;
 use crate::perf::{self, Options};
@@ -58,7 +57,6 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
 }
 
 fn one(effort: &Effort, workload: Workload, memory: [MemoryKind; 2], verifies: bool) -> Result<Row, LabError> {
-    let pins = Pins::choose();
     let mut options = Options::new(workload);
     options.transport = TransportName::Tcp;
     options.memory = memory;
@@ -74,7 +72,6 @@ fn one(effort: &Effort, workload: Workload, memory: [MemoryKind; 2], verifies: b
             f64::NAN
         }
     };
-    let _stay = Stay::on(&pins.far);
     let report = perf::run_beside(&options, &mut [&mut turn])?;
     if let Some(error) = failed {
         return Err(error);
@@ -84,6 +81,7 @@ fn one(effort: &Effort, workload: Workload, memory: [MemoryKind; 2], verifies: b
     Ok(row.noted(&describe(&report, who)))
 }
 
+/// Whoever works may run anywhere: cards have no core of their own.
 fn open(effort: &Effort, pool_bytes: u64, memory: [MemoryKind; 2]) -> Result<Ends, LabError> {
     Ends::open(&EndsSpec {
         transport: TransportName::Tcp,
