@@ -48,6 +48,11 @@ pub enum LabError {
     },
     /// A transfer ended with a fault.
     Transfer(Fault),
+    /// Nothing was confirmed any more, and what was under way was given up.
+    Stalled {
+        /// For how long.
+        waited: Duration,
+    },
     /// The session with the target was lost.
     Lost {
         /// With whom.
@@ -146,6 +151,10 @@ impl fmt::Display for LabError {
             }
             Self::Ending => f.write_str("this process is about to end"),
             Self::Transfer(fault) => write!(f, "a transfer failed: {fault}"),
+            Self::Stalled { waited } => write!(
+                f,
+                "nothing was confirmed for {waited:.1?}, and what was under way was given up: the other host or a device stands still; the log says more"
+            ),
             Self::Lost { peer, loss } => write!(f, "the session with `{peer}` was lost: {loss}"),
             Self::Target { why } => write!(f, "the target process failed: {why}"),
             Self::Silent { doing, waited } => {
@@ -171,6 +180,7 @@ impl Error for LabError {
             | Self::NoMemory { .. }
             | Self::TooLarge { .. }
             | Self::Ending
+            | Self::Stalled { .. }
             | Self::Lost { .. }
             | Self::Target { .. }
             | Self::Silent { .. }

@@ -190,7 +190,7 @@ unsafe fn register(
     Ok(PENSTOCK_OK)
 }
 
-/// As `penstock_register`, of memory of a CUDA device: an address that `cuMemAlloc` or `cudaMalloc` gave, or one behind it. The driver is opened, which takes a
+/// As `penstock_register`, of memory of a CUDA device: an address that `cuMemAlloc` or `cudaMalloc` gave, or one behind it. The driver is started, which takes a
 /// tenth of a second and more the first time, and asked what is there: `PENSTOCK_NO_DEVICE` where there is none that can be used, and all else works without;
 /// `PENSTOCK_NOT_MAPPED` where no device memory of this process is, or less than that; `PENSTOCK_INVALID_ARGUMENT` for managed memory, and for host memory that the
 /// driver knows. Nothing is read or written, and no stream is waited for: copies are ordered behind kernels that write the memory by `penstock_order_behind`, before

@@ -95,7 +95,8 @@ verifying the pools is not part of -t, and takes longer for larger ones (--pool-
 
 While it measures, a line a second on standard error says what was moved (--interval). Ctrl-C, SIGTERM, or a peer that goes \
 away cuts it off, also while it verifies: what was measured by then is printed, marked `cut off`, and nothing is left behind. What \
-was cancelled under way leaves its places undefined, and those are not looked at.
+was cancelled under way leaves its places undefined, and those are not looked at. So does a peer or a device that confirms nothing \
+for the last second of -t. A transfer has 60 s, whatever `transfers.timeout_ms` of --config says.
 
 Pools that this host has no memory for, both of them together where both are here, are refused before they are made, also \
 where HOST is this very machine; with HOST it is asked first whether it lends as much.

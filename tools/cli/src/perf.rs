@@ -306,7 +306,7 @@ fn of_device(side: Option<&DeviceSide>) -> String {
 fn of_cpu(s_per_gb: f64, bytes: u64, is_served: bool) -> String {
     match s_per_gb.is_nan() {
         true if bytes == 0 => "–".to_owned(),
-        true => "unknown: the other process is gone".to_owned(),
+        true => "unknown: the session is over".to_owned(),
         false if is_served => format!("{} s a GB, this process and its part of the one that serves", figure(s_per_gb)),
         false => format!("{} s a GB, both processes", figure(s_per_gb)),
     }
@@ -355,7 +355,7 @@ mod tests {
     fn cpu_time_is_for_bytes_that_were_moved() {
         for (s_per_gb, bytes, is_served, text) in [
             (f64::NAN, 0, true, "–"),
-            (f64::NAN, 1, true, "unknown: the other process is gone"),
+            (f64::NAN, 1, true, "unknown: the session is over"),
             (0.5, 1, true, "0.500 s a GB, this process and its part of the one that serves"),
             (0.5, 1, false, "0.500 s a GB, both processes"),
         ] {

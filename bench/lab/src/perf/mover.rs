@@ -17,6 +17,9 @@ const TURNS: u32 = 64;
 /// How long all cancelled transfers together are waited for.
 const CANCEL: Duration = Duration::from_millis(200);
 
+/// Where nothing was confirmed for so long when the time is over, it was not the time that ended it.
+const STALLED: Duration = Duration::from_secs(1);
+
 /// Why a round was not moved to its end.
 #[derive(Debug)]
 pub(super) enum Halt {
@@ -66,11 +69,14 @@ pub(super) struct Mover<'l, 'a, 'm, 'w, 'x> {
     pub(super) begun: u64,
     /// Bytes of those that landed well, which they did in their order.
     pub(super) in_order: u64,
+    /// Bytes that were confirmed when that was looked at last, and since when as many.
+    confirmed: (u64, Instant),
 }
 
 impl<'l, 'a, 'm, 'w, 'x> Mover<'l, 'a, 'm, 'w, 'x> {
     pub(super) fn new(line: &'l mut Line<'a>, meter: &'m mut Meter<'w, 'x>) -> Self {
-        Self { line, meter, flying: VecDeque::new(), submitting: Duration::ZERO, begun: 0, in_order: 0 }
+        let confirmed = (0, Instant::now());
+        Self { line, meter, flying: VecDeque::new(), submitting: Duration::ZERO, begun: 0, in_order: 0, confirmed }
     }
 
     /// Transfers under way.
@@ -136,7 +142,16 @@ impl<'l, 'a, 'm, 'w, 'x> Mover<'l, 'a, 'm, 'w, 'x> {
     pub(super) fn pulse(&mut self) -> Result<(), Halt> {
         let near = self.line.near;
         self.meter.pulse(self.line.served.as_deref_mut().map(|served| (served, near)));
-        if self.meter.is_cut() { Err(Halt::Cut) } else { Ok(()) }
+        let confirmed = self.in_order + self.flying.iter().map(|flying| flying.transfer.bytes_moved()).sum::<u64>();
+        if self.flying.is_empty() || confirmed != self.confirmed.0 {
+            self.confirmed = (confirmed, Instant::now());
+        }
+        let waited = self.confirmed.1.elapsed();
+        match self.meter.is_cut() {
+            false => Ok(()),
+            true if waited >= STALLED && !self.meter.is_interrupted() => Err(LabError::Stalled { waited }.into()),
+            true => Err(Halt::Cut),
+        }
     }
 
     /// Stops what is under way, and counts what of it was confirmed.

@@ -132,7 +132,10 @@ impl Options {
             return refuse("rounds", "at least one must be measured");
         }
         if self.network.host.is_some() && !self.transport.is_between_hosts() {
-            return refuse("transport", "another host is reached by verbs or tcp");
+            return refuse(
+                "transport",
+                "another host is reached by tcp, datagram or verbs; the others stay on this one",
+            );
         }
         if self.sabotage && self.op == Op::Write && self.memory[1] == MemoryKind::Device {
             return refuse("sabotage", "bytes of a device are spoiled by nobody; read, or leave it out");

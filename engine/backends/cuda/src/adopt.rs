@@ -28,8 +28,8 @@ pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError>
         return Err(CudaError::Size { bytes });
     }
     let outside = |reaches| CudaError::Beyond { address, bytes, reaches };
-    let end = address.checked_add(bytes).ok_or_else(|| outside(0))?;
     let first = ask(cuda, address)?;
+    let end = address.checked_add(bytes).ok_or_else(|| outside(0))?;
     let (ordinal, device) = (first.ordinal, first.device(cuda, address)?);
     let context = Context::of(cuda, device)?;
     let entered = context.enter()?;

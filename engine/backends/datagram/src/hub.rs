@@ -32,8 +32,7 @@ const AWAKE: Duration = Duration::from_micros(500);
 /// Then it looks again after a part of the time for which nothing has happened, and at least this often.
 const NAP_PART: u32 = 4;
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// The low bits of an id are the place of its connection, those above tell it from others that had the place, and the upper half is
-/// the port's own.
+/// The low bits of an id are the place of its connection, those above are random, and the upper half is the port's own.
 const PLACE_BITS: u32 = 16;
 const PREFIX_SHIFT: u32 = 32;
 
@@ -84,10 +83,8 @@ pub(crate) struct Connections {
     /// Whether the port's descriptor is in what the worker sleeps on. While packets come it is not: the kernel would look for sleepers with each.
     is_watched: bool,
     buffer: ReceiveBuffer,
-    /// All ids begin with this number, which is random: who was told none of them does not know it.
-    prefix: u32,
-    /// Ids that were given.
-    given: u16,
+    /// All ids begin with this number, which is random and as old as the first: who was told none of them does not know it.
+    prefix: Option<u32>,
     places: Vec<Place>,
     free: Vec<u16>,
     /// The earliest `due` of all, or earlier.
@@ -102,7 +99,7 @@ pub(crate) struct Connections {
 
 impl Hub {
     pub(crate) fn new(env: Arc<dyn TransportEnv>, worker: usize, open: OpenPort) -> io::Result<Self> {
-        let connections = Connections::new(env.random() as u32);
+        let connections = Connections::new();
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         Ok(Self { env, worker, open, epoll, connections: Mutex::new(connections) })
     }
@@ -145,7 +142,8 @@ impl Hub {
 
     /// Takes a place for a connection; none: there are too many. What is dropped gives it back.
     pub(crate) fn reserve(self: &Arc<Self>) -> Option<Reserved> {
-        let id = self.lock().reserve()?;
+        let random = self.env.random();
+        let id = self.lock().reserve(random)?;
         Some(Reserved { hub: Arc::clone(self), id })
     }
 }
@@ -182,13 +180,12 @@ fn end_section(places: &mut [Place], place: usize) {
 }
 
 impl Connections {
-    fn new(prefix: u32) -> Self {
+    fn new() -> Self {
         Self {
             port: None,
             is_watched: false,
             buffer: ReceiveBuffer::new(0),
-            prefix,
-            given: 0,
+            prefix: None,
             places: Vec::new(),
             free: Vec::new(),
             due: Timestamp::NEVER,
@@ -198,7 +195,7 @@ impl Connections {
         }
     }
 
-    fn reserve(&mut self) -> Option<u64> {
+    fn reserve(&mut self, random: u64) -> Option<u64> {
         let place = match self.free.pop() {
             Some(place) => place,
             None => {
@@ -207,8 +204,9 @@ impl Connections {
                 place
             }
         };
-        self.given = self.given.wrapping_add(1);
-        let id = u64::from(self.prefix) << PREFIX_SHIFT | u64::from(self.given) << PLACE_BITS | u64::from(place);
+        let prefix = *self.prefix.get_or_insert((random >> PREFIX_SHIFT) as u32);
+        let between = random as u32 & !0 << PLACE_BITS;
+        let id = u64::from(prefix) << PREFIX_SHIFT | u64::from(between) | u64::from(place);
         self.places[usize::from(place)].id = id;
         Some(id)
     }
@@ -255,7 +253,7 @@ impl Connections {
             if comes_apart {
                 port.send_apart(endpoint.address.ip());
             }
-            port.admit(self.prefix, endpoint.frame_bytes);
+            port.admit((id >> PREFIX_SHIFT) as u32, endpoint.frame_bytes);
         }
         self.due = self.due.min(endpoint.due);
         if let Some(place) = self.places.get_mut(place_of(id)).filter(|place| place.id == id) {
@@ -519,15 +517,15 @@ mod tests {
 
     #[test]
     fn an_id_is_used_once_though_its_place_is_used_again() {
-        let mut connections = Connections::new(7);
-        let first = connections.reserve().unwrap();
-        let other = connections.reserve().unwrap();
+        let mut connections = Connections::new();
+        let first = connections.reserve(7 << 16).unwrap();
+        let other = connections.reserve(8 << 16).unwrap();
         assert_ne!(place_of(first), place_of(other));
         connections.release(first);
-        let second = connections.reserve().unwrap();
+        let second = connections.reserve(9 << 16).unwrap();
         assert_eq!(place_of(second), place_of(first));
         assert_ne!(second, first);
         connections.release(first);
-        assert_eq!(connections.reserve().map(place_of), Some(2), "a late release takes nobody's place");
+        assert_eq!(connections.reserve(10 << 16).map(place_of), Some(2), "a late release takes nobody's place");
     }
 }

@@ -147,7 +147,7 @@ impl Staging {
         device: &Memory,
     ) -> Result<&'a Arc<Slots>, String> {
         let devices = self.devices.as_ref().ok_or(
-            "this transport moves host memory, through which a device's is moved unless `device.staging` is `off`",
+            "this transport moves host memory, and `device.staging` is `off` here, so that a device's is not moved through it: set it to `auto`",
         )?;
         let slots = match slots.get() {
             Some(slots) => slots,

@@ -13,7 +13,7 @@ use crate::remote::RemoteMemory;
 /// What one post carries at most.
 pub(super) const SLOT_BYTES: u64 = UNIT_BYTES;
 
-/// A lane leaves so many times as much as it has, so that a dozen slow ones leave something.
+/// A lane leaves so many times as much as it has, so that a dozen slow ones leave something, and all lanes of a session together as much as they have.
 const LEAVES: usize = 4;
 
 /// Whether nothing of a session reaches this engine's memory any more.
@@ -33,6 +33,8 @@ pub(super) struct Slots {
 #[derive(Default)]
 struct State {
     free: Vec<u32>,
+    /// How many each session has, by the index of its peer.
+    held: Vec<usize>,
     /// Lanes that have found none: worker, and index of the peer.
     without: Vec<(usize, u32)>,
     /// Those of sessions that have ended, whose peers may write into them until nothing of the session reaches this engine any more.
@@ -40,6 +42,12 @@ struct State {
 }
 
 impl State {
+    /// Whether a lane of this session that has so many gets one more.
+    fn may_take(&self, peer_index: u32, has: usize) -> bool {
+        let held = self.held.get(peer_index as usize).copied().unwrap_or(0);
+        LEAVES * has < self.free.len() && held < self.free.len()
+    }
+
     fn take_back_left(&mut self) {
         let Self { free, left, .. } = self;
         left.retain(|(is_over, slots)| {
@@ -69,7 +77,7 @@ impl Slots {
         let memory = region.memory().clone();
         let mapped = region.host().expect("it is a pool of host memory").clone().into();
         let key = RegionKey { region: region.id(), generation: region.generation() };
-        let state = State { free: (0..count).collect(), without: Vec::with_capacity(8), left: Vec::new() };
+        let state = State { free: (0..count).collect(), without: Vec::with_capacity(8), ..State::default() };
         Self { memory, mapped, key, region, state: Mutex::new(state), segments: Arc::clone(segments) }
     }
 
@@ -81,14 +89,22 @@ impl Slots {
     /// it leaves, so that a peer that is slow does not keep the others from theirs.
     pub(super) fn take(self: &Arc<Self>, (worker, peer_index): (usize, u32), has: usize) -> Option<StagingSlot> {
         let mut state = self.lock();
-        if LEAVES * has >= state.free.len() {
+        if !state.may_take(peer_index, has) {
             state.take_back_left();
         }
-        let place = if LEAVES * has < state.free.len() { state.free.pop() } else { None };
-        if place.is_none() && !state.without.contains(&(worker, peer_index)) {
-            state.without.push((worker, peer_index));
+        if !state.may_take(peer_index, has) {
+            if !state.without.contains(&(worker, peer_index)) {
+                state.without.push((worker, peer_index));
+            }
+            return None;
         }
-        Some(StagingSlot { slots: Some(Arc::clone(self)), place: place? })
+        let place = state.free.pop()?;
+        let index = peer_index as usize;
+        if state.held.len() <= index {
+            state.held.resize(index + 1, 0);
+        }
+        state.held[index] += 1;
+        Some(StagingSlot { slots: Some(Arc::clone(self)), peer_index, place })
     }
 
     /// Whether somebody has found none, and waits.
@@ -98,11 +114,7 @@ impl Slots {
 
     /// The session of a peer that had these has ended.
     pub(super) fn leave(&self, slots: impl Iterator<Item = StagingSlot>, is_over: &IsOver) {
-        let keep = |mut slot: StagingSlot| {
-            slot.slots = None;
-            slot.place
-        };
-        let slots: Vec<u32> = slots.map(keep).collect();
+        let slots: Vec<u32> = slots.map(StagingSlot::keep).collect();
         if !slots.is_empty() {
             self.lock().left.push((Arc::clone(is_over), slots));
         }
@@ -113,6 +125,8 @@ impl Slots {
 pub(super) struct StagingSlot {
     /// None: it is not given back.
     slots: Option<Arc<Slots>>,
+    /// Whose session has it.
+    peer_index: u32,
     place: u32,
 }
 
@@ -129,7 +143,17 @@ impl StagingSlot {
 
     /// A device that has failed may write to it for as long as it likes: nobody gets it again, and its memory stays.
     pub(super) fn withhold(self) {
-        std::mem::forget(self);
+        // For good, with its memory.
+        std::mem::forget(self.slots.clone());
+        self.keep();
+    }
+
+    /// It is not its session's any more, and not free. Answers its number.
+    fn keep(mut self) -> u32 {
+        if let Some(slots) = self.slots.take() {
+            slots.lock().held[self.peer_index as usize] -= 1;
+        }
+        self.place
     }
 }
 
@@ -138,6 +162,7 @@ impl Drop for StagingSlot {
         let Some(slots) = &self.slots else { return };
         let mut state = slots.lock();
         state.free.push(self.place);
+        state.held[self.peer_index as usize] -= 1;
         let segments = &slots.segments;
         for (worker, peer_index) in state.without.drain(..) {
             segments.ringer(1 + worker).mark_and_ring(&segments.mailbox.view().ready(worker), peer_index as usize);
@@ -152,7 +177,7 @@ mod tests {
     use super::*;
 
     fn slots(count: u64) -> Arc<Slots> {
-        let segments = EngineSegments::create(1).unwrap();
+        let segments = EngineSegments::create(16).unwrap();
         Arc::new(Slots::new(count * SLOT_BYTES, Rights::NONE, &Registry::new(), &segments).unwrap())
     }
 
@@ -172,6 +197,31 @@ mod tests {
         assert_eq!(shares, [4, 3, 2, 2, 1, 1, 1, 1, 1, 0], "nine lanes have all there is");
         drop(taken);
         assert_eq!(slots.lock().free.len(), 16);
+    }
+
+    #[test]
+    fn a_session_of_many_workers_leaves_as_much_as_it_has() {
+        let slots = slots(256);
+        let mut taken = Vec::new();
+        let mut take_all = |peer_index: u32, workers: usize| {
+            let before = taken.len();
+            for worker in 0..workers {
+                let first = taken.len();
+                while let Some(slot) = slots.take((worker, peer_index), taken.len() - first) {
+                    taken.push(slot);
+                }
+            }
+            taken.len() - before
+        };
+        assert_eq!([take_all(3, 16), take_all(3, 16), take_all(1, 1), take_all(2, 16)], [128, 0, 26, 51]);
+        assert_eq!(slots.lock().held, [0, 26, 51, 128]);
+        // Of those that stay with a device, or with a peer whose session has ended, the next one with that index has none.
+        taken.pop().unwrap().withhold();
+        slots.leave(taken.drain(..100), &(Arc::new(|| false) as IsOver));
+        assert_eq!(slots.lock().held, [0, 26, 50, 28]);
+        drop(taken);
+        let state = slots.lock();
+        assert_eq!((&state.held[..], state.free.len()), (&[0; 4][..], 155));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::gpu::stand_in;
 use crate::run::{Folder, LIMIT, Ran, finish, wait};
 
 /// A few blocks, so that it takes no time even without optimisation.
@@ -54,8 +55,7 @@ impl Serving {
     }
 
     fn signal(&self, signal: &str) {
-        let kill = format!("kill -s {signal} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        send_signal(signal, self.child.id());
     }
 }
 
@@ -64,6 +64,11 @@ impl Drop for Serving {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn send_signal(signal: &str, process: u32) {
+    let kill = format!("kill -s {signal} {process}");
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
 }
 
 /// The command of a user whose own secret is in this folder.
@@ -124,7 +129,30 @@ fn a_workload_is_measured_to_another_host_and_every_byte_verified() {
     let ran = run(&folder, &["perf", &serving.address, "--pool-mib", "65", "--rounds", "1"]);
     assert!(ran.status == 1 && ran.err.contains("--memory-mib"), "{ran:?}");
     let ran = run(&folder, &["perf", &serving.address, "--transport", "shm"]);
-    assert!(ran.status == 2 && ran.err.contains("another host is reached by verbs or tcp"), "{ran:?}");
+    assert!(ran.status == 2 && ran.err.contains("another host is reached by tcp, datagram or verbs"), "{ran:?}");
+}
+
+#[test]
+fn a_device_that_stands_still_until_the_time_is_over_is_no_measurement() {
+    let folder = Folder::new();
+    let serving = Serving::start(&folder, &[]);
+    let asked = ["perf", &serving.address, "--memory", "device", "--pool-mib", "32", "-t", "2.5", "-i", "0.5"];
+    let mut command = with_home(&folder, &asked);
+    command.env("PENSTOCK_CUDA_DRIVER", stand_in()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut perf = command.spawn().unwrap();
+    let mut told = BufReader::new(perf.stderr.take().unwrap()).lines();
+    told.find(|line| line.as_ref().unwrap().contains("GB/s")).expect("it says what was moved").unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", perf.id());
+    let children = std::fs::read_to_string(children).expect("it is still there");
+    let card = children.split_whitespace().next().expect("the stand-in's card").parse().unwrap();
+    send_signal("STOP", card);
+    let told = std::thread::spawn(move || told.map_while(Result::ok).collect::<Vec<_>>());
+    let ran = perf.wait_with_output().unwrap();
+    // It has nobody to work for any more.
+    send_signal("CONT", card);
+    let (said, told) = (String::from_utf8(ran.stdout).unwrap(), told.join().unwrap());
+    assert_eq!(ran.status.code(), Some(1), "{said} {told:?}");
+    assert!(said.contains("cut off") && said.contains("nothing was confirmed for"), "{said} {told:?}");
 }
 
 #[test]

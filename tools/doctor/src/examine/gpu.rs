@@ -20,12 +20,13 @@ const PATH_VARIABLE: &str = penstock_cuda::PATH_VARIABLE;
 pub(super) fn examine(host: &Host) -> Vec<Finding> {
     let on_bus = on_bus(host);
     let driver = host.text(VERSION);
-    let mut findings = vec![devices(on_bus, driver.is_some())];
+    let is_replaced = host.system().variable(PATH_VARIABLE).is_some();
+    let mut findings = vec![devices(on_bus, driver.is_some(), is_replaced)];
     if on_bus > 0 || driver.is_some() {
         findings.extend([version(host, driver.as_deref()), files(host), peer_memory(host, driver.as_deref())]);
     }
     // Another library in place of libcuda is a driver, too.
-    if on_bus > 0 || driver.is_some() || host.system().variable(PATH_VARIABLE).is_some() {
+    if on_bus > 0 || driver.is_some() || is_replaced {
         findings.extend(library(host));
         let locked = limits::lockable(host, TOPIC).map(|finding| finding.means_if_limited(PINNED).on(&[Way::Cuda]));
         findings.extend(locked);
@@ -50,9 +51,12 @@ fn on_bus(host: &Host) -> usize {
     host.names(PCI).iter().filter(is_one).count()
 }
 
-fn devices(on_bus: usize, has_driver: bool) -> Finding {
+fn devices(on_bus: usize, has_driver: bool, is_replaced: bool) -> Finding {
     const NAME: &str = "devices";
     match (on_bus, has_driver) {
+        (0, false) if is_replaced => {
+            ok(NAME, format!("none on the bus; {PATH_VARIABLE} names a library in place of the driver"))
+        }
         (0, false) => missing(NAME, "no NVIDIA device, and no driver").means("no memory of graphics processors").mend(
             Mend::advice(By::Outside, "a container: start it with `docker run --gpus all …`; a machine: it has none"),
         ),

@@ -313,7 +313,7 @@ pub const KEYS: &[KeyDoc] = &[
         what: "How memory of a GPU meets memory of a peer that the transport does not let the GPU reach. `auto`: through pinned host memory of \
                each worker. `off`: such plans are refused, with words.",
         more_costs: "Each byte is copied once more, and pinned memory is taken when the first such plan is built, or a peer is told of such memory.",
-        less_costs: "GPU memory moves only within a process.",
+        less_costs: "GPU memory moves only within a process, and by cards that reach it.",
     },
     KeyDoc {
         key: "device.staging_bytes",
