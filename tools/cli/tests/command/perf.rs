@@ -263,7 +263,10 @@ fn a_target_that_is_killed_costs_nothing_of_what_was_measured() {
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     err.read_to_string(&mut String::new()).unwrap();
     assert_eq!(status, Some(1), "{out}");
-    assert!(out.contains("\ncut off   ") && out.contains("gone") && out.contains("\nrate  "), "{out}");
+    assert!(
+        out.contains("\ncut off   ") && out.contains("unknown: the session is over") && out.contains("\nrate  "),
+        "{out}"
+    );
     assert_eq!(folder.left_behind(), Vec::<String>::new());
 }
 
