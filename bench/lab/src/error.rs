@@ -50,7 +50,7 @@ pub enum LabError {
     Transfer(Fault),
     /// Nothing was confirmed any more, and what was under way was given up.
     Stalled {
-        /// For how long.
+        /// Since what was confirmed last.
         waited: Duration,
     },
     /// The session with the target was lost.

@@ -351,6 +351,7 @@ fn stand_in_refuses_what_is_no_device_memory() {
     assert_eq!(adopt(buffer.address() + MIB - 8, 9).to_string().split(' ').next(), Some("9"));
     assert!(matches!(adopt(buffer.address(), u64::MAX), CudaError::Beyond { .. }));
     assert_eq!(adopt(0, 8), CudaError::Unknown { address: 0 });
+    assert_eq!(adopt(u64::MAX - 10, 100), CudaError::Unknown { address: u64::MAX - 10 });
     let address = buffer.address();
     drop(buffer);
     assert_eq!(adopt(address, 8), CudaError::Unknown { address }, "it was freed");

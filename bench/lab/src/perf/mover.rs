@@ -69,7 +69,7 @@ pub(super) struct Mover<'l, 'a, 'm, 'w, 'x> {
     pub(super) begun: u64,
     /// Bytes of those that landed well, which they did in their order.
     pub(super) in_order: u64,
-    /// Bytes that were confirmed when that was looked at last, and since when as many.
+    /// Bytes that were confirmed in their order when that was looked at last, and since when as many.
     confirmed: (u64, Instant),
 }
 
@@ -142,7 +142,7 @@ impl<'l, 'a, 'm, 'w, 'x> Mover<'l, 'a, 'm, 'w, 'x> {
     pub(super) fn pulse(&mut self) -> Result<(), Halt> {
         let near = self.line.near;
         self.meter.pulse(self.line.served.as_deref_mut().map(|served| (served, near)));
-        let confirmed = self.in_order + self.flying.iter().map(|flying| flying.transfer.bytes_moved()).sum::<u64>();
+        let confirmed = self.in_order + self.flying.front().map_or(0, |first| first.transfer.bytes_moved());
         if self.flying.is_empty() || confirmed != self.confirmed.0 {
             self.confirmed = (confirmed, Instant::now());
         }

@@ -29,8 +29,8 @@ pub unsafe fn adopt(address: u64, bytes: u64) -> Result<DeviceMemory, CudaError>
     }
     let outside = |reaches| CudaError::Beyond { address, bytes, reaches };
     let first = ask(cuda, address)?;
-    let end = address.checked_add(bytes).ok_or_else(|| outside(0))?;
     let (ordinal, device) = (first.ordinal, first.device(cuda, address)?);
+    let end = address.checked_add(bytes).ok_or_else(|| outside(0))?;
     let context = Context::of(cuda, device)?;
     let entered = context.enter()?;
     let (mut at, mut mappings) = (address, Vec::new());

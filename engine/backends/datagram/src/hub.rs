@@ -518,9 +518,10 @@ mod tests {
     #[test]
     fn an_id_is_used_once_though_its_place_is_used_again() {
         let mut connections = Connections::new();
-        let first = connections.reserve(7 << 16).unwrap();
-        let other = connections.reserve(8 << 16).unwrap();
+        let first = connections.reserve(7 << 32 | 7 << 16).unwrap();
+        let other = connections.reserve(8 << 32 | 8 << 16).unwrap();
         assert_ne!(place_of(first), place_of(other));
+        assert_eq!(first >> PREFIX_SHIFT, other >> PREFIX_SHIFT, "the port keeps packets of both");
         connections.release(first);
         let second = connections.reserve(9 << 16).unwrap();
         assert_eq!(place_of(second), place_of(first));

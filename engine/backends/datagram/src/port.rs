@@ -85,7 +85,7 @@ pub trait Port: Send {
         let _ = to;
     }
 
-    /// Packets come from now on whose ids begin with this, in trains of this frame. Those with ids that begin otherwise may be dropped
+    /// Packets come from now on whose ids begin with this, the same at each call, in trains of this frame. Those with ids that begin otherwise may be dropped
     /// before anybody sees them.
     fn admit(&mut self, prefix: u32, frame_bytes: usize) {
         let _ = (prefix, frame_bytes);

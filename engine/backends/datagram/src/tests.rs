@@ -44,6 +44,8 @@ struct Wire {
     /// Every packet vanishes between the ports.
     is_cut: bool,
     open_ports: usize,
+    /// What ids of each side's packets begin with, and the frame, as its port was told.
+    admitted: [Vec<(u32, usize)>; 2],
     /// What makes the descriptor of each side's port readable.
     bells: [Option<io::PipeWriter>; 2],
     /// How long a worker stands still before each packet that it receives; what it receives comes meanwhile.
@@ -83,6 +85,10 @@ impl Port for ModelPort {
 
     fn frame_bytes(&self, _: SocketAddr) -> io::Result<usize> {
         Ok(FRAME)
+    }
+
+    fn admit(&mut self, prefix: u32, frame_bytes: usize) {
+        self.model.0.lock().unwrap().admitted[self.side].push((prefix, frame_bytes));
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Train<'_>)) -> usize {
@@ -352,6 +358,13 @@ fn bytes_are_written_read_and_told_of() {
     assert_eq!(sides[0].got.completed.last(), Some(&(3, Ok(50_000))));
     let near = sides[0].bytes();
     assert!(near[..50_000].iter().all(|&byte| byte == 0x55) && near[50_000..].iter().all(|&byte| byte == 0x11));
+    // What a port was told to keep are all packets that came to it.
+    let (seen, admitted) = {
+        let wire = model.0.lock().unwrap();
+        (wire.seen.clone(), wire.admitted.clone())
+    };
+    let begins = |packet: &[u8]| u32::from_le_bytes(packet[4..8].try_into().unwrap());
+    assert!(seen.iter().all(|(to, packet)| admitted[*to] == [(begins(packet), FRAME)]), "{admitted:?}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl StrangerFilter {
         Self { frames: Vec::with_capacity(FRAMES_MAX) }
     }
 
-    /// Packets come whose ids have this prefix, in trains of this frame; others of no prefix that was named are dropped from now on.
+    /// Packets come whose ids have this prefix, the same at each call, in trains of this frame. Others are dropped from now on.
     pub(super) fn admit(&mut self, socket: BorrowedFd<'_>, prefix: u32, frame_bytes: usize) {
         if self.frames.contains(&frame_bytes) {
             return;

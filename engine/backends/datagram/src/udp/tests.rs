@@ -439,6 +439,7 @@ fn what_the_kernel_drops_for_want_of_room_is_counted() {
 }
 
 const PREFIX: u32 = 0x1234_abcd;
+const OTHER_FRAME_BYTES: usize = 1200;
 
 /// Packets of so many bytes with ids of these prefixes.
 fn with_prefixes(prefixes: &[u32], bytes: usize) -> Vec<Vec<u8>> {
@@ -479,12 +480,11 @@ fn a_stranger_at_the_head_of_a_train_takes_nothing_with_it() {
             return skipped(name, "this kernel joins nothing");
         }
         let to = receiver.facts().address;
-        let mut other = 700;
         // More frames than are looked into: the newest count.
-        for frame_bytes in [1300, 1301, 1302, 1303, other, FRAME_BYTES] {
+        for frame_bytes in [1300, 1301, 1302, 1303, OTHER_FRAME_BYTES, FRAME_BYTES] {
             receiver.admit(PREFIX, frame_bytes);
         }
-        for frame_bytes in [FRAME_BYTES, std::mem::take(&mut other)] {
+        for frame_bytes in [FRAME_BYTES, OTHER_FRAME_BYTES] {
             for own in [1, 2, 20, 40] {
                 let mut prefixes = vec![1; 41];
                 prefixes[own] = PREFIX;
