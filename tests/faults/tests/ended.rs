@@ -14,6 +14,8 @@ const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
 const BYTES: usize = WRITTEN * BLOCK_BYTES as usize;
 /// Engines that end until one does so beside a frozen copy that goes on and lands.
 const ENDS_MAX: u32 = 40;
+/// Engines that are dropped at least.
+const DROPS: u32 = 5;
 
 /// An engine with memory from the heap, and a writer that was stopped while it wrote there.
 struct Scene {
@@ -62,7 +64,10 @@ fn are_whole(canaries: &[Vec<u8>]) -> bool {
 #[test]
 fn memory_of_a_dropped_engine_is_given_to_nobody_while_a_frozen_peer_may_write_there() {
     let mut kept = 0;
-    for round in 0..ENDS_MAX / 8 {
+    for round in 0..ENDS_MAX {
+        if round >= DROPS && kept > 0 {
+            return;
+        }
         let Scene { stopped, writer, base, engine, _folder } = Scene::new("dropped", round);
         drop(engine);
         let canaries = canaries();
@@ -72,7 +77,7 @@ fn memory_of_a_dropped_engine_is_given_to_nobody_while_a_frozen_peer_may_write_t
         assert!(are_whole(&canaries), "a peer of an ended engine wrote into memory that is another's");
         writer.finish();
     }
-    assert!(kept > 0, "no stop came in the middle of a copy");
+    panic!("no stop came in the middle of a copy");
 }
 
 #[test]
