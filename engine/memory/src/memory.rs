@@ -154,6 +154,14 @@ impl DeviceMemory {
         Self { window: self.window.numbered(number) }
     }
 
+    /// As [`HostMemory::part`](crate::HostMemory::part).
+    pub fn part(&self, offset: u64, len: u64) -> Option<Self> {
+        if len == 0 {
+            return None;
+        }
+        Some(Self { window: self.window.slice(offset, len)? })
+    }
+
     pub fn window(&self) -> &DeviceWindow {
         &self.window
     }

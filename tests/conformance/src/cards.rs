@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock::config::VerbsConnect;
+use penstock::device::CudaDevices;
 use penstock::transport::Transport;
 use penstock::{StartError, SystemEnv};
+use penstock_core::env::TransportEnv;
+
 use penstock_verbs::adapter::{Adapter, DeviceAttr};
 use penstock_verbs::model::{ModelNetwork, Options, Pace};
 use penstock_verbs::{VerbsOptions, VerbsTransport};
@@ -61,5 +64,21 @@ pub fn start(spec: &EngineSpec, rails: u8, manner: Manner) -> Result<Engine, Sta
         let made = VerbsTransport::new(segments, registry, cards, VerbsOptions::default());
         let made: Arc<dyn Transport> = Arc::new(made.map_err(io::Error::other)?);
         Ok(vec![made])
+    })
+}
+
+/// Starts an engine over a card in this process and with the devices of the driver, whose memory the card reaches itself or does not.
+pub fn start_beside_devices(spec: &EngineSpec, gpudirect: bool) -> Result<Engine, StartError> {
+    let card = network(Path::new(&spec.folder), Manner::Polled).adapter();
+    if !gpudirect {
+        card.refuse_dma_bufs();
+    }
+    Engine::start_making(SystemEnv, spec.config(), |segments, registry| {
+        let env: Arc<dyn TransportEnv> = Arc::new(SystemEnv);
+        let devices = CudaDevices::open(&env, segments).map_err(io::Error::other)??;
+        let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
+        let made = VerbsTransport::new(segments, registry, vec![card], VerbsOptions::default());
+        let made = made.map_err(io::Error::other)?.with_devices(Some(Arc::new(devices)));
+        Ok(vec![Arc::new(made) as Arc<dyn Transport>])
     })
 }

@@ -10,7 +10,7 @@
 //! - [`setting`]: what a case is run under; [`folder`]: where its sockets are; [`cards`]: cards in this process
 //! - [`command`], [`target`]: the other engine and what it can be told; [`remote`]: telling it
 //! - [`stage`]: an engine here, engines there, and their sessions
-//! - [`pattern`]: bytes that can be recognised
+//! - [`own`]: memory of an engine here, of its host or of a device; [`pattern`]: bytes that can be recognised
 //! - [`cases`]: what is promised, one function each; [`suite`](mod@suite): the list of them
 //! - [`processes`]: transfers by name between whole engines in two processes
 //! - [`burst`]: transfers that are interrupted while they move
@@ -32,6 +32,7 @@ pub mod death;
 pub mod dpdk;
 pub mod folder;
 pub mod gauge;
+pub mod own;
 pub mod pattern;
 pub mod processes;
 pub mod remote;
@@ -46,7 +47,8 @@ pub mod target;
 
 use penstock::SystemEnv;
 
-pub use setting::{Carrier, Manner, Memory, Place, Setting};
+pub use own::Own;
+pub use setting::{Carrier, Devices, Manner, Memory, Place, Setting};
 pub use stage::{Options, Stage};
 
 /// An engine of the operating system's own environment, as all engines here.

@@ -1,6 +1,6 @@
 //! Bytes that can be recognised, and digests that say where they differ.
 
-use penstock::Window;
+use crate::own::Bytes;
 
 /// Bytes that one digest covers.
 pub const PAGE: usize = 4096;
@@ -59,20 +59,20 @@ pub fn bytes(seed: u64, offset: u64, len: usize) -> Vec<u8> {
     whole
 }
 
-/// Fills a window with the pattern of this seed.
-pub fn fill(window: &Window, seed: u64) {
+/// Fills memory with the pattern of this seed.
+pub fn fill(memory: &impl Bytes, seed: u64) {
     let mut offset = 0;
-    while offset < window.len() {
-        let len = (CHUNK as u64).min(window.len() - offset);
-        window.write_from(offset, &bytes(seed, offset, len as usize)).expect("the chunk lies inside its window");
+    while offset < memory.count() {
+        let len = (CHUNK as u64).min(memory.count() - offset);
+        memory.write(offset, &bytes(seed, offset, len as usize));
         offset += len;
     }
 }
 
-/// What a window holds.
-pub fn read(window: &Window) -> Vec<u8> {
-    let mut found = vec![0; window.len() as usize];
-    window.read_into(0, &mut found).expect("as long as its window");
+/// What memory holds.
+pub fn read(memory: &impl Bytes) -> Vec<u8> {
+    let mut found = vec![0; memory.count() as usize];
+    memory.read(0, &mut found);
     found
 }
 
@@ -95,15 +95,15 @@ pub fn digests(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(PAGE).map(of_page).collect()
 }
 
-/// One digest for each page of a window.
-pub fn window_digests(window: &Window) -> Vec<u64> {
+/// One digest for each page of memory.
+pub fn memory_digests(memory: &impl Bytes) -> Vec<u64> {
     let mut all = Vec::new();
     let mut chunk = vec![0; CHUNK];
     let mut offset = 0;
-    while offset < window.len() {
-        let len = (CHUNK as u64).min(window.len() - offset);
+    while offset < memory.count() {
+        let len = (CHUNK as u64).min(memory.count() - offset);
         let part = &mut chunk[..len as usize];
-        window.read_into(offset, part).expect("the chunk lies inside its window");
+        memory.read(offset, part);
         all.extend(digests(part));
         offset += len;
     }

@@ -77,6 +77,32 @@ pub enum Memory {
     Mixed,
 }
 
+/// At which ends the pools of a case are of a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Devices {
+    /// At none.
+    #[default]
+    Nowhere,
+    /// At the engine that begins transfers.
+    Here,
+    /// At all others.
+    There,
+    /// At all.
+    Everywhere,
+}
+
+impl Devices {
+    /// Whether those of the engine that begins transfers are.
+    pub fn here(self) -> bool {
+        matches!(self, Self::Here | Self::Everywhere)
+    }
+
+    /// Whether those of all others are.
+    pub fn there(self) -> bool {
+        matches!(self, Self::There | Self::Everywhere)
+    }
+}
+
 /// What cards both engines have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Cards {
@@ -95,6 +121,11 @@ pub enum Cards {
         rails: u8,
         /// How their network behaves.
         manner: Manner,
+    },
+    /// One each in this process, beside devices.
+    BesideDevices {
+        /// Whether they reach devices' memory themselves.
+        gpudirect: bool,
     },
 }
 
@@ -139,6 +170,8 @@ pub struct Setting {
     pub place: Place,
     /// What kind of memory it has.
     pub memory: Memory,
+    /// Where pools are of a device's memory.
+    pub devices: Devices,
     /// Whether the engines may use the kernel's copies between processes.
     pub process_vm: bool,
     /// What moves bytes between sockets and memory.
@@ -160,13 +193,14 @@ impl Setting {
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
         let (progress, memory) = (Progress::Adaptive, Memory::Pools);
         let (io, cards, connect, part_bytes) = (TcpIo::Auto, Cards::Machines, VerbsConnect::Exchange, None);
-        let (process_vm, carrier) = (true, Carrier::Udp);
+        let (process_vm, carrier, devices) = (true, Carrier::Udp, Devices::Nowhere);
         Self {
             transport,
             progress,
             workers,
             place,
             memory,
+            devices,
             process_vm,
             io,
             streams: 1,
@@ -186,6 +220,12 @@ impl Setting {
     #[must_use]
     pub const fn with(self, memory: Memory) -> Self {
         Self { memory, ..self }
+    }
+
+    /// The same with pools of a device's memory at these ends, on the stand-in for a driver.
+    #[must_use]
+    pub const fn devices(self, devices: Devices) -> Self {
+        Self { devices, ..self }
     }
 
     /// The same with the kernel's copies between processes switched off.
@@ -210,6 +250,12 @@ impl Setting {
     #[must_use]
     pub const fn over(self, rails: u8, manner: Manner) -> Self {
         Self { cards: Cards::Model { rails, manner }, ..self }
+    }
+
+    /// The same over a card in this process on each side, which reaches devices' memory itself, or does not.
+    #[must_use]
+    pub const fn gpudirect(self, gpudirect: bool) -> Self {
+        Self { cards: Cards::BesideDevices { gpudirect }, ..self }
     }
 
     /// The same over so many soft devices of a guest on each side.
@@ -289,6 +335,7 @@ impl Setting {
             port: if self.is_between_hosts() { port_of(folder, name, self.carrier) } else { 0 },
             place: if self.is_between_hosts() { dpdk::place(folder, name) } else { 0 },
             cards: self.cards,
+            is_on_device: if name == SOURCE { self.devices.here() } else { self.devices.there() },
             connect: self.connect.as_str().to_owned(),
             part_bytes: self.part_bytes,
             carrier: self.carrier,
@@ -296,6 +343,9 @@ impl Setting {
         }
     }
 }
+
+/// Pinned memory of each worker and direction between a device's memory and peers.
+const STAGING_BYTES: u64 = 2 << 20;
 
 /// Where the kernel shows RDMA devices.
 const SOFT_DEVICES: &str = "/sys/class/infiniband";
@@ -319,6 +369,9 @@ impl fmt::Display for Setting {
             Memory::Caller => "/caller memory",
             Memory::Mixed => "/mixed memory",
         })?;
+        if self.devices != Devices::Nowhere {
+            write!(f, "/devices {:?}", self.devices)?;
+        }
         f.write_str(if self.process_vm { "" } else { "/without process_vm" })?;
         if self.transport == TransportName::Tcp {
             write!(f, "/{}/{} streams", self.io, self.streams)?;
@@ -327,6 +380,7 @@ impl fmt::Display for Setting {
             Cards::Machines => {}
             Cards::Wired { rails } => write!(f, "/{rails} wires")?,
             Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}")?,
+            Cards::BesideDevices { gpudirect } => write!(f, "/gpudirect: {gpudirect}")?,
         }
         f.write_str(if self.connect == VerbsConnect::Exchange { "" } else { "/cm" })?;
         if self.carrier != Carrier::Udp {
@@ -384,6 +438,8 @@ pub struct EngineSpec {
     pub place: u8,
     /// Its cards.
     pub cards: Cards,
+    /// Whether its pools are of a device's memory.
+    pub is_on_device: bool,
     /// How queues of those are connected.
     pub connect: String,
     /// The most bytes of a part of a transfer by name, where it is not the default.
@@ -407,6 +463,7 @@ impl EngineSpec {
         match self.cards {
             Cards::Machines | Cards::Wired { .. } => Engine::start(self.config()),
             Cards::Model { rails, manner } => cards::start(self, rails, manner),
+            Cards::BesideDevices { gpudirect } => cards::start_beside_devices(self, gpudirect),
         }
     }
 
@@ -416,14 +473,15 @@ impl EngineSpec {
             Cards::Wired { rails } => {
                 soft_devices(if self.name.starts_with(SOURCE) { "a" } else { "b" }, rails).collect()
             }
-            Cards::Machines | Cards::Model { .. } => Vec::new(),
+            Cards::Machines | Cards::Model { .. } | Cards::BesideDevices { .. } => Vec::new(),
         };
         let yaml = format!(
             "workers: {{ progress: {}, count: {} }}\n\
              transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {}, verbs_devices: [{}], verbs_connect: {} }}\n",
             self.progress,
             self.workers,
-            self.transport,
+            // With a transport of its own the engine opens its devices, too.
+            if matches!(self.cards, Cards::BesideDevices { .. }) { "verbs, tcp" } else { &self.transport },
             if self.process_vm { "auto" } else { "off" },
             self.io,
             self.streams,
@@ -433,7 +491,7 @@ impl EngineSpec {
         let yaml = match self.cards {
             Cards::Wired { .. } if self.progress == Progress::Inline.as_str() => yaml + EMULATED_INLINE,
             Cards::Wired { .. } => yaml + EMULATED,
-            Cards::Machines | Cards::Model { .. } => yaml,
+            Cards::Machines | Cards::Model { .. } | Cards::BesideDevices { .. } => yaml,
         };
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);
@@ -447,6 +505,8 @@ impl EngineSpec {
         if self.carrier != Carrier::Udp {
             config.dpdk = dpdk::section(self);
         }
+        // Few slots: who has to wait for one is tested, and pinning many takes longer than most cases.
+        config.device.staging_bytes = STAGING_BYTES;
         if let Some(bytes) = self.part_bytes {
             config.legs.part_bytes = bytes;
         }

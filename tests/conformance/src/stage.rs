@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use penstock::transport::Placement;
-use penstock::{Completed, Fault, NoteId, Notification, Plan, PoolSpec, Rights, Span, Submit, SubmitError};
+use penstock::{Completed, Fault, NoteId, Notification, Plan, Rights, Span, Submit, SubmitError};
 
 use crate::command::{Command, Reply, TakenNote};
 use crate::folder::Folder;
+use crate::own::Own;
 use crate::pattern;
 use crate::remote::Remote;
 use crate::setting::{Carrier, Memory, SOURCE, Setting, Tuning};
-use crate::{Engine, Peer, Pool, RemoteRegion, Transfer};
+use crate::{Engine, Peer, RemoteRegion, Transfer};
 
 /// How long anything may take that is not the point of a case. Generous: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +50,7 @@ pub struct Stage {
     /// What the case is run under.
     pub setting: Setting,
     /// The pool here, filled with the pattern of [`NEAR_SEED`].
-    pub near: Pool,
+    pub near: Own,
     /// A session with each target, in the order they were started.
     pub peers: Vec<Peer>,
     /// The engine here. Dropped before its targets, which answer its goodbye.
@@ -163,6 +164,11 @@ impl Stage {
             _ => Command::Pool { label: label_here, bytes, block, rights: rights.into(), seed: FAR_SEED },
         };
         assert_eq!(self.ask(number, command), Reply::Done);
+    }
+
+    /// A pool of the engine here, of the kind of memory that the setting wants here.
+    pub fn pool_here(&self, label: &str, bytes: u64) -> Own {
+        Own::pool(&self.engine, self.setting.devices.here(), (bytes, 4096), label).expect("there is memory for a pool")
     }
 
     /// A region of a target, once it is announced.
@@ -304,7 +310,7 @@ impl Stage {
 
     /// Fails unless the pool here holds exactly these bytes.
     pub fn assert_near(&self, expected: &[u8]) {
-        pattern::assert_same(&pattern::window_digests(self.near.window()), &pattern::digests(expected), "here");
+        pattern::assert_same(&pattern::memory_digests(&*self.near), &pattern::digests(expected), "here");
     }
 
     /// What the regions hold in the beginning: (here, there). Only a pool grows to whole pages.
@@ -315,12 +321,12 @@ impl Stage {
 }
 
 /// The engine here and its pool.
-fn start_here(setting: &Setting, folder: &Folder, options: Options) -> (Engine, Pool) {
+fn start_here(setting: &Setting, folder: &Folder, options: Options) -> (Engine, Own) {
     let spec = setting.spec(folder.path(), SOURCE).tuned(options.near);
     let engine = spec.start().expect("the initiator starts");
-    let near = PoolSpec::host(options.bytes).block(options.block).label(KV).rights(Rights::READ_WRITE);
-    let near = engine.pool(near).expect("there is memory for a pool");
-    pattern::fill(near.window(), NEAR_SEED);
+    let near = Own::pool(&engine, setting.devices.here(), (options.bytes, options.block), KV);
+    let near = near.expect("there is memory for a pool");
+    pattern::fill(&*near, NEAR_SEED);
     (engine, near)
 }
 

@@ -1,14 +1,24 @@
 //! The list of all cases, and how each becomes a test.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::Command;
 
-use crate::{Setting, skip};
+use crate::{Devices, Setting, skip};
 
-/// Runs one case. A failure names transport, mode and case.
-pub fn run(setting: Setting, case: &str, body: fn(&Setting)) {
+/// Tells this program, started again, that the driver of this process is the stand-in.
+const ON_STAND_IN: &str = "PENSTOCK_CONFORMANCE_ON_STAND_IN";
+
+/// What the stand-in's card does is done at once: its delays have tests of their own.
+const PROMPT: &str = "seed=0";
+
+/// Runs one case, in a module of this path. A failure names transport, mode and case.
+pub fn run(setting: Setting, module: &str, case: &str, body: fn(&Setting)) {
     if let Some(reason) = setting.why_not() {
         skip::report(&case.replace('/', "::"), &reason);
         return;
+    }
+    if setting.devices != Devices::Nowhere && std::env::var_os(ON_STAND_IN).is_none() {
+        return run_on_stand_in(module, case);
     }
     if let Err(failure) = catch_unwind(AssertUnwindSafe(|| body(&setting))) {
         let text = failure.downcast_ref::<String>().cloned();
@@ -18,6 +28,22 @@ pub fn run(setting: Setting, case: &str, body: fn(&Setting)) {
             None => resume_unwind(failure),
         }
     }
+}
+
+/// Runs one case in a process of its own, since a driver is opened and started once: this program again, told which test.
+fn run_on_stand_in(module: &str, case: &str) {
+    let (_, module) = module.split_once("::").expect("tests are in modules of their program");
+    let test = format!("{module}::{}", case.rsplit('/').next().unwrap_or(case));
+    let program = std::env::current_exe().expect("this program has a path");
+    let driver = program.with_file_name("libpenstock_cuda_driver.so");
+    let card = program.ancestors().nth(2).map(|folder| folder.join("penstock-cuda-card"));
+    let is_built = driver.exists() && card.is_some_and(|card| card.exists());
+    assert!(is_built, "the stand-in is built by `cargo build -p penstock-cuda-driver`");
+    let mut command = Command::new(&program);
+    command.args([&test, "--exact", "--nocapture"]).env(ON_STAND_IN, "1").env("PENSTOCK_CUDA_STAND_IN", PROMPT);
+    let ran = command.env(penstock::device::PATH_VARIABLE, driver).output().expect("it can be started again");
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&ran.stderr));
 }
 
 /// Makes every case a test, in a module of this name, under this setting:
@@ -132,7 +158,7 @@ macro_rules! cases_as_tests {
             $(#[test]
             fn $case() {
                 let case = concat!(stringify!($group), "/", stringify!($case));
-                $crate::suite::run(super::$setting(), case, $crate::cases::$group::$case);
+                $crate::suite::run(super::$setting(), module_path!(), case, $crate::cases::$group::$case);
             })+
         })+
     };

@@ -13,10 +13,11 @@ use penstock::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::command::{Claim, Command, Reply, TakenNote};
+use crate::own::{Bytes, Own};
 use crate::pattern;
 use crate::rogue::{self, Rogue};
 use crate::setting::EngineSpec;
-use crate::{Engine, Peer, Pool};
+use crate::{Engine, Peer};
 
 /// How long one sleep on an event fd may last before it is looked whether it was slept through.
 const SLEEP_MAX: Duration = Duration::from_secs(2);
@@ -41,11 +42,13 @@ pub fn serve(commands: &Receiver<Command>, mut answer: impl FnMut(Reply)) {
 
 #[derive(Default)]
 struct Target {
-    pools: HashMap<String, Pool>,
+    pools: HashMap<String, Own>,
     regions: HashMap<String, LocalRegion<SystemEnv>>,
     counters: HashMap<String, Counter<SystemEnv>>,
     watched: HashMap<String, Peer>,
     paused: bool,
+    /// Whether its pools are of a device's memory.
+    is_on_device: bool,
     /// Dropped last: it ends the sessions.
     engine: Option<Engine>,
 }
@@ -94,9 +97,8 @@ impl Target {
         Ok(match command {
             Command::Start(spec) => self.start(&spec)?,
             Command::Pool { label, bytes, block, rights, seed } => {
-                let spec = PoolSpec::host(bytes).block(block).rights(Rights::from(rights)).label(&label);
-                let pool = self.engine()?.pool(spec)?;
-                pattern::fill(pool.window(), seed);
+                let pool = Own::with(self.engine()?, self.is_on_device, (bytes, block), &label, Rights::from(rights))?;
+                pattern::fill(&*pool, seed);
                 self.regions.insert(label.clone(), LocalRegion::clone(&pool));
                 self.pools.insert(label, pool);
                 Reply::Done
@@ -130,10 +132,10 @@ impl Target {
             }
             Command::Hoard { bytes } => {
                 let spec = PoolSpec::host(bytes).rights(Rights::NONE).label("hoard");
-                self.pools.insert("hoard".to_owned(), self.engine()?.pool(spec)?);
+                self.pools.insert("hoard".to_owned(), Own::Host(self.engine()?.pool(spec)?));
                 Reply::Done
             }
-            Command::Digest { label } => Reply::Digests(pattern::window_digests(self.region(&label)?.host().unwrap())),
+            Command::Digest { label } => Reply::Digests(pattern::memory_digests(self.region(&label)?)),
             Command::Counter { region, label } => {
                 let counter = self.region(&region)?.counter(&label)?;
                 self.counters.insert(label, counter);
@@ -162,11 +164,11 @@ impl Target {
                 Reply::Quiesced(held.is_quiesced())
             }
             Command::FillAndWatch { label, extents, seed, hold_ms } => {
-                let window = self.region(&label)?.host().unwrap();
-                pattern::fill(window, seed);
+                let region = self.region(&label)?;
+                pattern::fill(region, seed);
                 std::thread::sleep(Duration::from_millis(hold_ms));
-                let expected = pattern::digests(&pattern::bytes(seed, 0, window.len() as usize));
-                let found = pattern::window_digests(window);
+                let expected = pattern::digests(&pattern::bytes(seed, 0, region.bytes() as usize));
+                let found = pattern::memory_digests(region);
                 let pages = |(offset, len): (u64, u64)| {
                     offset as usize / pattern::PAGE..(offset + len) as usize / pattern::PAGE
                 };
@@ -226,6 +228,7 @@ impl Target {
         let engine = spec.start()?;
         let descriptor = engine.descriptor();
         self.engine = Some(engine);
+        self.is_on_device = spec.is_on_device;
         Ok(Reply::Started { descriptor })
     }
 
@@ -271,7 +274,7 @@ impl Target {
     }
 
     fn verify_on_notes(&self, label: &str, count: usize) -> Result<Reply, Refusal> {
-        let (engine, window) = (self.engine()?, self.region(label)?.host().unwrap());
+        let (engine, region) = (self.engine()?, self.region(label)?);
         let mut taken = Vec::new();
         for _ in 0..count {
             while taken.is_empty() {
@@ -283,7 +286,7 @@ impl Target {
             let note = taken.remove(0);
             let claim = Claim::decode(&note.payload).ok_or("a notification without a claim")?;
             let mut found = vec![0; claim.len as usize];
-            window.read_into(claim.to, &mut found)?;
+            region.read(claim.to, &mut found);
             let expected = pattern::bytes(claim.seed, claim.from, found.len());
             let wrong = (0..found.len()).find(|&at| found[at] != expected[at]);
             if let Some(at) = wrong {

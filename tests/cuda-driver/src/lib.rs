@@ -12,6 +12,7 @@
 //! - [`stream`]: what is to be done with it; [`batch`]: many copies at once; [`event`]: places in streams, and streams that are captured
 //! - [`forbidden`]: calls that Penstock makes nowhere, which are counted
 //! - [`model`]: a driver and devices without any process, for simulations
+//! - [`peek`]: what is in a device's memory, for tests of others
 //! - [`card`]: the process that does it (`bin/penstock-cuda-card`), so that it goes on while this one is stopped; [`protocol`]: what is said between
 
 mod batch;
@@ -23,6 +24,7 @@ mod gpudirect;
 mod host;
 mod memory;
 pub mod model;
+pub mod peek;
 mod plan;
 pub mod protocol;
 mod start;

@@ -72,7 +72,8 @@ impl Kept {
             if let Some(range) = self.ranges.remove(&id.0) {
                 self.index.remove(range, id.0);
             }
-            if let Some(region) = region {
+            // The engine's own are nobody's to name.
+            if let Some(region) = region.filter(|region| !region.is_internal()) {
                 let range = range_of(&region);
                 self.index.insert(range, id.0, Entry { id, is_writable: region.memory().is_writable() });
                 self.ranges.insert(id.0, range);

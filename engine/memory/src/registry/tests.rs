@@ -155,3 +155,13 @@ fn a_region_is_found_by_address_as_long_as_it_stands() {
     drop((old, new));
     assert!(weak.upgrade().is_none(), "the index keeps no memory");
 }
+
+#[test]
+fn memory_of_the_engine_itself_is_found_by_no_address() {
+    let registry = Registry::new();
+    let staging = Pool::create(PoolSpec::host(1 << 16).label("staging")).unwrap();
+    let staging = registry.register_staging(Arc::new(staging)).unwrap();
+    assert!(registry.find_at(staging.base_address(), 8, false).is_none());
+    assert!(registry.nearest(staging.base_address() - 8).is_none(), "nor named as close");
+    assert!(registry.get(staging.id()).is_some(), "it stands");
+}

@@ -26,7 +26,7 @@ pub fn entries_lie_in_any_regions(setting: &Setting) {
     }
     let (near, far) = stage.models();
     let (mut here, mut there) = ([near, pattern::bytes(5, 0, LEN as usize)], [far.clone(), far]);
-    let local_base = [stage.near.window().base_address(), window.base_address()];
+    let local_base = [stage.near.base(), window.base_address()];
     let remote_base = [stage.far().base(), stage.region(0, "halves").base()];
     for (round, is_write) in [(1, true), (2, false), (3, true)] {
         let mut random = Random::new(round);
@@ -70,7 +70,7 @@ pub fn entries_lie_in_any_regions(setting: &Setting) {
 pub fn repeated_destinations_and_plans_of_nothing(setting: &Setting) {
     let mut stage = Stage::sized(setting, LEN);
     let (near, mut far) = stage.models();
-    let (local, remote) = (stage.near.window().base_address(), stage.far().base());
+    let (local, remote) = (stage.near.base(), stage.far().base());
     let mut entries: Vec<_> = (0..300).map(|_| (local, remote, 4096)).collect();
     entries.push((local + 8192, remote + 8192, 100));
     let plan = Plan::write_addresses(stage.peer(), &entries).build().unwrap();
@@ -92,7 +92,7 @@ pub fn what_lies_in_no_region_is_named(setting: &Setting) {
     let mut stage = Stage::sized(setting, LEN);
     stage.make_pool(0, "silent", LEN, 4096, Rights::NONE);
     stage.peer().refresh(PATIENCE).unwrap();
-    let (local, remote) = (stage.near.window().base_address(), stage.far().base());
+    let (local, remote) = (stage.near.base(), stage.far().base());
     let silent: RemoteRegion = stage.region(0, "silent");
     let refused =
         |entries: &[(u64, u64, u64)]| Plan::write_addresses(stage.peer(), entries).build().map(drop).unwrap_err();
@@ -155,7 +155,7 @@ pub fn regions_are_found_by_address_after_a_refresh(setting: &Setting) {
                 .is_none_or(|other| other.label() != region.label())
         );
     }
-    let base = stage.near.window().base_address();
+    let base = stage.near.base();
     let memory = HostMemory::from_vec(vec![0; 100]).unwrap();
     let at = memory.window().base_address();
     let region = stage.engine.register(memory, "own", Rights::READ).unwrap();

@@ -108,7 +108,7 @@ pub fn cancel_while_bytes_land_here(setting: &Setting) {
         for transfer in transfers.iter().rev() {
             assert_quiesced(&transfer.cancel(PATIENCE));
         }
-        pattern::fill(stage.near.window(), 77);
+        pattern::fill(&*stage.near, 77);
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(10) {
             stage.turn();
@@ -122,7 +122,7 @@ pub fn cancel_while_bytes_land_here(setting: &Setting) {
 
 /// The cancelled transfer has ended typed, and what the target then writes into its own memory stays there.
 fn assert_stays(stage: &mut Stage, transfer: &Transfer) {
-    let large = stage.near.window().len();
+    let large = stage.near.bytes();
     let begun = Instant::now();
     let fault = fault_of(transfer);
     assert!(begun.elapsed() < SLACK, "its end came {:?} after the answer", begun.elapsed());
@@ -132,7 +132,7 @@ fn assert_stays(stage: &mut Stage, transfer: &Transfer) {
     assert_eq!(stage.take_notes(0, 1, Duration::from_millis(10)), []);
     // The source is as it was, and free to be used again.
     let near = pattern::digests(&pattern::bytes(NEAR_SEED, 0, large as usize));
-    pattern::assert_same(&pattern::window_digests(stage.near.window())[..near.len()], &near, "the source");
+    pattern::assert_same(&pattern::memory_digests(&*stage.near)[..near.len()], &near, "the source");
 }
 
 /// A transfer whose bytes have landed and whose notification waits is cancelled: it ends soon, and the

@@ -68,7 +68,7 @@ pub fn a_notification_comes_after_all_its_bytes(setting: &Setting) {
     let far = stage.far();
     stage.tell(0, Command::VerifyOnNotes { label: "kv".to_owned(), count: ROUNDS as usize });
     for round in 0..ROUNDS {
-        pattern::fill(stage.near.window(), 100 + round);
+        pattern::fill(&*stage.near, 100 + round);
         // From less than one unit to many: the latter are split among all workers.
         let len = if round % 3 == 0 { 1 + random.below(9000) } else { 300_000 + random.below(1 << 20) };
         let span = Span { local: random.below(1 << 19), remote: random.below(1 << 19), len };

@@ -169,8 +169,7 @@ pub fn three_peers_are_served_at_once(setting: &Setting) {
 pub fn both_sides_write_at_once(setting: &Setting) {
     const ROUNDS: u64 = 40;
     let mut stage = Stage::open(setting);
-    let own = penstock::PoolSpec::host(1 << 20).block(4096).label("landing");
-    let own = stage.engine.pool(own).unwrap();
+    let own = stage.pool_here("landing", 1 << 20);
     stage.make_pool(0, "landing", 1 << 20, 4096, penstock::Rights::READ_WRITE);
     let write = Command::WriteTo { peer: "source".to_owned(), label: "landing".to_owned(), times: ROUNDS };
     stage.tell(0, write);
@@ -183,7 +182,7 @@ pub fn both_sides_write_at_once(setting: &Setting) {
     assert_eq!(stage.hear(0), Reply::Done);
     let (near, far) = stage.models();
     stage.assert_far(0, "kv", &near);
-    assert_eq!(crate::pattern::read(own.window()), far);
+    assert_eq!(crate::pattern::read(&*own), far);
 }
 
 /// Reads and writes of one peer go on at once, in bytes of their own.

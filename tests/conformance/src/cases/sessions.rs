@@ -6,7 +6,7 @@ use penstock::{Cause, ConnectError, NoteId, Plan, Span, StartError, Submit, Subm
 
 use crate::command::{Command, Reply};
 use crate::stage::{FAR_SEED, PATIENCE, Stage};
-use crate::{Engine, Options, Place, Setting};
+use crate::{Engine, Options, Own, Place, Setting};
 
 const ONE: &[Span] = &[Span { local: 0, remote: 0, len: 4096 }];
 
@@ -160,8 +160,8 @@ pub fn several_engines_live_in_one_process(setting: &Setting) {
         .map(|name| setting.spec(stage.folder.path(), name).start().expect("another engine starts"))
         .collect();
     for (number, engine) in more.iter().enumerate() {
-        let pool = engine.pool(penstock::PoolSpec::host(1 << 20).block(4096).label("kv")).unwrap();
-        crate::pattern::fill(pool.window(), 50 + number as u64);
+        let pool = Own::pool(engine, setting.devices.here(), (1 << 20, 4096), "kv").unwrap();
+        crate::pattern::fill(&*pool, 50 + number as u64);
         let peer = engine.connect(&descriptor, PATIENCE).expect("each has a session of its own");
         let span = Span { local: 0, remote: (1 + number as u64) * 100_000, len: 50_000 };
         let remote = peer.wait_region("kv", PATIENCE).unwrap();

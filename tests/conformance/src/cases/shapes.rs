@@ -3,6 +3,7 @@
 use penstock::{HostMemory, Plan, Rights, Span, Strided, Submit};
 
 use crate::command::Command;
+use crate::own::Bytes;
 use crate::pattern::{self, Random};
 use crate::stage::{FAR_SEED, Stage, apply};
 use crate::{Options, Setting};
@@ -183,7 +184,7 @@ pub fn a_plan_is_used_a_thousand_times(setting: &Setting) {
     let pairs = [(0, 7), (9, 3), (200, 100)];
     let plan = Plan::write(&stage.near, &stage.far()).blocks(&pairs).block_bytes(4096).build().unwrap();
     for round in 0..1000_u64 {
-        stage.near.window().write_from(4096 - 8, &round.to_le_bytes()).unwrap();
+        stage.near.write(4096 - 8, &round.to_le_bytes());
         let done = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();
         assert_eq!(done.bytes, 3 * 4096);
     }

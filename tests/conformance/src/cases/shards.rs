@@ -10,11 +10,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use penstock::flows::{
     Buffer, Form, InputEvent, Layout, LayoutSpec, Output, Receive, RequestId, Rows, Send, Status, TransferId,
 };
-use penstock::{Blocks, PoolSpec, Rights, SystemEnv};
+use penstock::{Blocks, SystemEnv};
 
+use crate::own::{Bytes, DEVICE_PAGE_BYTES};
 use crate::setting::SOURCE;
 use crate::stage::{KV, PATIENCE};
-use crate::{Engine, Peer, Pool, Setting};
+use crate::{Engine, Own, Peer, Setting};
 
 /// Heads of a layer, and bytes of one of a token.
 const HEADS: u32 = 8;
@@ -115,7 +116,7 @@ fn at(form: Form, tokens: u64, token: u64, row: u32, byte: u32) -> u64 {
 /// One engine of a side.
 struct End {
     engine: Engine,
-    pool: Pool,
+    pool: Own,
     layouts: Vec<Layout<SystemEnv>>,
     rank: u16,
     ranks: u16,
@@ -126,8 +127,11 @@ impl End {
     fn start(setting: &Setting, folder: &Path, is_source: bool, (rank, ranks): (u16, u16)) -> Self {
         let name = if is_source { format!("{SOURCE}-{rank}") } else { format!("sink-{rank}") };
         let engine = setting.spec(folder, &name).start().expect("the engine starts");
-        let pool = PoolSpec::host(u64::from(BLOCKS) * BLOCK_BYTES).block(BLOCK_BYTES).label(KV);
-        let pool = engine.pool(pool.rights(Rights::READ_WRITE)).expect("there is memory for a pool");
+        // What has landed is copied out by a processor here.
+        let is_on_device = is_source && setting.devices.here();
+        let bytes = (u64::from(BLOCKS) * BLOCK_BYTES).next_multiple_of(DEVICE_PAGE_BYTES);
+        let pool = Own::pool(&engine, is_on_device, (bytes, BLOCK_BYTES), KV);
+        let pool = pool.expect("there is memory for a pool");
         let mut end = Self { engine, pool, layouts: Vec::new(), rank, ranks, is_source };
         for (number, one) in TRIES.iter().enumerate() {
             let spec = LayoutSpec::new(&label(number), end.block_tokens(one), BLOCKS).rank(rank, ranks);
@@ -182,7 +186,7 @@ impl End {
                     }
                 }
                 let offset = lies.base + u64::from(block) * lies.stride;
-                self.pool.window().write_from(offset, &bytes).expect("the block is of the pool");
+                self.pool.write(offset, &bytes);
             }
         }
     }
@@ -194,7 +198,7 @@ impl End {
         let bytes: Vec<u8> = (0..ONCE_BYTES).map(|byte| value(number, 4, 0, 0, byte as u32)).collect();
         let lies = self.buffers(one)[4];
         let offset = lies.base + u64::from(once.indices()[0]) * lies.stride;
-        self.pool.window().write_from(offset, &bytes).expect("the block is of the pool");
+        self.pool.write(offset, &bytes);
         let how = Send::from(&self.layouts[number]).rank(self.rank, self.ranks).to(sinks).once(&once);
         let how = if one.is_by_layer { how.by_layer() } else { how };
         let request = RequestId::new(&format!("source {} of {number}", self.rank)).unwrap();

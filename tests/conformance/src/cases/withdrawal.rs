@@ -103,7 +103,7 @@ pub fn a_plan_outlives_regions_that_come_and_go(setting: &Setting) {
     // At once: what the peer has told of so far may be older than its log reaches.
     let remote = stage.peer().region_at(stage.far().base(), 4096).expect("it stands all the time");
     assert_eq!(remote.base(), stage.far().base());
-    let entries = [(stage.near.window().base_address(), remote.base() + 4 * 4096, 4096)];
+    let entries = [(stage.near.base(), remote.base() + 4 * 4096, 4096)];
     let fresh = Plan::write_addresses(stage.peer(), &entries).build().unwrap();
     for plan in [&plan, &fresh] {
         assert_eq!(stage.submit(stage.peer(), plan, Submit::new()).wait().unwrap().bytes, 4096);
@@ -162,7 +162,7 @@ pub fn revoke_while_it_is_read(setting: &Setting) {
 pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
     let large = setting.large();
     let stage = Stage::sized(setting, large);
-    let beside = stage.engine.pool(penstock::PoolSpec::host(4 << 20).block(4096).label("beside")).unwrap();
+    let beside = stage.pool_here("beside", 4 << 20);
     let small = Span { local: 0, remote: 0, len: 4 << 20 };
     let span = Span { local: 0, remote: 0, len: large };
     burst::rounds("the revocation", |at_once| {
@@ -171,7 +171,7 @@ pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
         let transfers = burst::begin(&stage, at_once, || stage.submit(stage.peer(), &plan, Submit::new()));
         let neighbour = stage.submit(stage.peer(), &spared, Submit::new());
         assert!(stage.near.revoke(&[(0, large)], PATIENCE).unwrap().is_quiesced());
-        pattern::fill(stage.near.window(), 77);
+        pattern::fill(&*stage.near, 77);
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(10) {
             stage.turn();
@@ -179,8 +179,11 @@ pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
         stage.assert_near(&pattern::bytes(77, 0, large as usize));
         let caught = any_cut_by(Cause::RevokedHere, &transfers);
         assert_eq!(neighbour.wait().unwrap().bytes, 4 << 20, "other memory is not affected");
-        let found = pattern::window_digests(&beside.window().slice(0, 4 << 20).unwrap());
-        pattern::assert_same(&found, &pattern::digests(&pattern::bytes(FAR_SEED, 0, 4 << 20)), "beside");
+        pattern::assert_same(
+            &pattern::memory_digests(&*beside),
+            &pattern::digests(&pattern::bytes(FAR_SEED, 0, 4 << 20)),
+            "beside",
+        );
         caught
     });
 }
@@ -190,9 +193,8 @@ pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
 pub fn deregister_while_a_transfer_moves(setting: &Setting) {
     let large = setting.large();
     let mut stage = Stage::open(setting);
-    let near = penstock::PoolSpec::host(large).block(4096).label("source");
-    let near = stage.engine.pool(near).unwrap();
-    pattern::fill(near.window(), NEAR_SEED);
+    let near = stage.pool_here("source", large);
+    pattern::fill(&*near, NEAR_SEED);
     let span = Span { local: 0, remote: 0, len: large };
     let survivor = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     burst::rounds("the command to deregister", |at_once| {

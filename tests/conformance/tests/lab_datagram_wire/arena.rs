@@ -66,17 +66,17 @@ impl Arena {
         let expected = pattern::digests(&pattern::bytes(seed, 0, BYTES as usize));
         pattern::fill(self.near.window(), seed);
         let mut took = self.moves(true);
-        pattern::assert_same(&pattern::window_digests(self.far.window()), &expected, "at the victim");
+        pattern::assert_same(&pattern::memory_digests(self.far.window()), &expected, "at the victim");
         pattern::fill(self.near.window(), seed + 1);
         took += self.moves(false);
-        pattern::assert_same(&pattern::window_digests(self.near.window()), &expected, "here");
+        pattern::assert_same(&pattern::memory_digests(self.near.window()), &expected, "here");
         took
     }
 
     /// Nobody has written where nobody should.
     pub(crate) fn is_unharmed(&self) {
         let expected = pattern::digests(&pattern::bytes(GUARD_SEED, 0, GUARD_BYTES as usize));
-        pattern::assert_same(&pattern::window_digests(self.guard.window()), &expected, "in the guard");
+        pattern::assert_same(&pattern::memory_digests(self.guard.window()), &expected, "in the guard");
         assert_eq!(self.peer.ended(), None);
         assert_eq!(self.victim.peers().len(), 1);
     }

@@ -189,7 +189,7 @@ fn a_peer_that_stands_still_for_longer_is_lost_and_writes_nothing_when_it_goes_o
         eprintln!("stopped for longer than {heartbeat:?}: lost after {lost:.2?}; there, as it woke: {refused:?}");
         assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
         let expected = pattern::digests(&pattern::bytes(51, 0, BYTES as usize));
-        pattern::assert_same(&pattern::window_digests(hosted.near.window()), &expected, "here, after it woke");
+        pattern::assert_same(&pattern::memory_digests(hosted.near.window()), &expected, "here, after it woke");
         assert!(lost <= heartbeat + heartbeat / 3 + heartbeat / 12 + LATE, "{lost:?}");
         assert_eq!(hosted.peer.ended(), None);
         hosted.moves_all(52);

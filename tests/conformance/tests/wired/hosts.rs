@@ -79,7 +79,7 @@ impl Hosted {
     /// Every byte of the pattern is in the other engine's memory.
     pub(crate) fn arrived(&self, seed: u64) {
         let expected = pattern::digests(&pattern::bytes(seed, 0, self.far.window().len() as usize));
-        pattern::assert_same(&pattern::window_digests(self.far.window()), &expected, "there");
+        pattern::assert_same(&pattern::memory_digests(self.far.window()), &expected, "there");
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock::{Engine, LocalRegion, Rights, SystemEnv};
+use penstock_cuda_driver::peek;
 use penstock_cuda_sys::types::{CUcontext, CUdeviceptr, CUpointer_attribute, CUstream};
 use penstock_cuda_sys::{Driver, Status};
 
@@ -53,9 +54,6 @@ pub(crate) struct Buffer {
     device: i32,
     address: CUdeviceptr,
     bytes: usize,
-    /// Host memory of as many bytes that the card may reach.
-    scratch: *mut u8,
-    stream: CUstream,
 }
 
 impl Buffer {
@@ -65,19 +63,10 @@ impl Buffer {
 
     /// On the device of this number.
     pub(crate) fn on(device: i32, bytes: u64) -> Self {
-        let (current, bytes) = (Current::enter(device), bytes as usize);
-        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let (mut address, mut stream) = (0, null_mut());
-        // The device's memory first: it may have the place of memory that was freed.
-        // SAFETY: the driver's calls write one value each; a fresh mapping at a place of the kernel's choice. 1: it does not wait for the default stream.
-        let scratch = unsafe {
-            assert_eq!(current.driver.cuMemAlloc(&raw mut address, bytes), Status::SUCCESS);
-            assert_eq!(current.driver.cuStreamCreateWithPriority(&raw mut stream, 1, 0), Status::SUCCESS);
-            let scratch = libc::mmap(null_mut(), bytes, rights, kind, -1, 0);
-            assert_ne!(scratch, libc::MAP_FAILED);
-            scratch
-        };
-        Self { device, address, bytes, scratch: scratch.cast(), stream }
+        let (current, bytes, mut address) = (Current::enter(device), bytes as usize, 0);
+        // SAFETY: it writes one value.
+        assert_eq!(unsafe { current.driver.cuMemAlloc(&raw mut address, bytes) }, Status::SUCCESS);
+        Self { device, address, bytes }
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -92,56 +81,20 @@ impl Buffer {
 
     pub(crate) fn write(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.bytes);
-        // SAFETY: it has so many bytes, to which the card has nothing to do now.
-        unsafe { self.scratch.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        // SAFETY: both have so many bytes.
-        self.copy(|driver, stream| unsafe {
-            driver.cuMemcpyHtoDAsync(self.address, self.scratch.cast(), self.bytes, stream)
-        });
+        peek::write(self.device, self.address, bytes);
     }
 
     pub(crate) fn read(&self) -> Vec<u8> {
-        // SAFETY: both have so many bytes.
-        self.copy(|driver, stream| unsafe {
-            driver.cuMemcpyDtoHAsync(self.scratch.cast(), self.address, self.bytes, stream)
-        });
-        // SAFETY: the copy is over.
-        unsafe { std::slice::from_raw_parts(self.scratch, self.bytes) }.to_vec()
+        let mut bytes = vec![0; self.bytes];
+        peek::read(self.device, self.address, &mut bytes);
+        bytes
     }
 
-    /// The same where another stream is held, which the end of a registration would wait for: this one stays.
+    /// The same where another stream is held.
     pub(crate) fn peek(&self) -> Vec<u8> {
-        let (current, bytes) = (Current::enter(self.device), self.bytes);
-        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping, which stays; both have so many bytes.
-        unsafe {
-            let place = libc::mmap(null_mut(), bytes, rights, kind, -1, 0);
-            assert_ne!(place, libc::MAP_FAILED);
-            assert_eq!(current.driver.cuMemHostRegister(place, bytes, 0), Status::SUCCESS);
-            assert_eq!(current.driver.cuMemcpyDtoHAsync(place, self.address, bytes, self.stream), Status::SUCCESS);
-            self.wait(current.driver);
-            std::slice::from_raw_parts(place.cast::<u8>(), bytes).to_vec()
-        }
-    }
-
-    fn wait(&self, driver: &Driver) {
-        let end = Instant::now() + PATIENCE;
-        // SAFETY: it is a stream.
-        while unsafe { driver.cuStreamQuery(self.stream) } != Status::SUCCESS {
-            assert!(Instant::now() < end, "the copy does not pass");
-            std::thread::sleep(Duration::from_micros(50));
-        }
-    }
-
-    fn copy(&self, copy: impl FnOnce(&Driver, CUstream) -> Status) {
-        let Current { driver } = &Current::enter(self.device);
-        // SAFETY: it is mapped until it is unregistered.
-        let registered = unsafe { driver.cuMemHostRegister(self.scratch.cast(), self.bytes, 0) };
-        assert_eq!(registered, Status::SUCCESS);
-        assert_eq!(copy(driver, self.stream), Status::SUCCESS);
-        self.wait(driver);
-        // SAFETY: nothing uses it.
-        assert_eq!(unsafe { driver.cuMemHostUnregister(self.scratch.cast()) }, Status::SUCCESS);
+        let mut bytes = vec![0; self.bytes];
+        peek::read_beside_held(self.device, self.address, &mut bytes);
+        bytes
     }
 }
 
@@ -151,8 +104,6 @@ impl Drop for Buffer {
         // SAFETY: what a lost card does not free is no matter of these tests.
         unsafe {
             let _ = current.driver.cuMemFree(self.address);
-            let _ = current.driver.cuStreamDestroy(self.stream);
-            libc::munmap(self.scratch.cast::<c_void>(), self.bytes);
         }
     }
 }
@@ -212,22 +163,13 @@ impl ProgramStream {
     pub(crate) fn fill(&self, buffer: &Buffer, bytes: &[u8]) {
         let current = Current::enter(self.device);
         assert_eq!(bytes.len(), buffer.bytes);
-        // SAFETY: the buffer has room for so many bytes on both sides, to which the card has nothing to do; they stay.
+        let place = bytes.to_vec().leak().as_mut_ptr().cast::<c_void>();
+        // SAFETY: the buffer has room for so many bytes, to which the card has nothing to do; these stay, and so does their registration.
         unsafe {
-            buffer.scratch.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-            let registered = current.driver.cuMemHostRegister(buffer.scratch.cast(), buffer.bytes, 0);
-            assert_eq!(registered, Status::SUCCESS);
-            let scratch = buffer.scratch.cast();
-            let given = current.driver.cuMemcpyHtoDAsync(buffer.address, scratch, buffer.bytes, self.stream);
+            assert_eq!(current.driver.cuMemHostRegister(place, buffer.bytes, 0), Status::SUCCESS);
+            let given = current.driver.cuMemcpyHtoDAsync(buffer.address, place, buffer.bytes, self.stream);
             assert_eq!(given, Status::SUCCESS);
         }
-    }
-
-    /// The host side of [`ProgramStream::fill`] is the buffer's again, once the stream has passed it.
-    pub(crate) fn filled(&self, buffer: &Buffer) {
-        let current = Current::enter(self.device);
-        // SAFETY: it was registered.
-        assert_eq!(unsafe { current.driver.cuMemHostUnregister(buffer.scratch.cast()) }, Status::SUCCESS);
     }
 
     /// Begins or ends a capture of its work.

@@ -244,7 +244,6 @@ pub(crate) fn behind_a_stream() {
         assert!(transfer.poll().is_none(), "what is behind the stream waits for it");
         stream.release();
         assert_eq!(transfer.wait().unwrap().bytes, MIB);
-        stream.filled(&here);
         let mut seen = vec![0; MIB as usize];
         far.window().read_into(0, &mut seen).unwrap();
         assert!(seen == pattern(MIB, round), "round {round}");

@@ -94,6 +94,7 @@ const SIMULATION: &[&str] =
 const CONFORMANCE: &[&str] = &[
     "penstock",
     "penstock-core",
+    "penstock-cuda-driver",
     "penstock-memory",
     "penstock-ring",
     "penstock-transport",

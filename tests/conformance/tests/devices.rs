@@ -1,0 +1,14 @@
+//! The suite where pools are of a device's memory, on the stand-in for its driver: staged by each transport, and reached by cards.
+
+use penstock::config::TransportName;
+use penstock_conformance::{Devices, Place, Setting, suite};
+
+const fn over(transport: TransportName, devices: Devices) -> Setting {
+    Setting::adaptive(transport, 1, Place::Here).devices(devices)
+}
+
+suite!(shm: over(TransportName::Shm, Devices::There));
+suite!(tcp: over(TransportName::Tcp, Devices::Everywhere));
+suite!(datagram: over(TransportName::Datagram, Devices::Here));
+suite!(verbs_staged: over(TransportName::Verbs, Devices::Everywhere).gpudirect(false));
+suite!(verbs_gpudirect: over(TransportName::Verbs, Devices::Everywhere).gpudirect(true));
