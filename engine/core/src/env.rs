@@ -59,6 +59,11 @@ pub trait Stream: Send {
     /// Receives some bytes and the descriptors that came with them. Zero is the end.
     fn receive(&mut self, bytes: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize>;
 
+    /// Whether descriptors that belong behind those that were received last are lost, since this process can have no more.
+    fn has_lost_fds(&mut self) -> bool {
+        false
+    }
+
     /// Who is at the other end, where the operating system knows.
     fn credentials(&self) -> io::Result<Credentials>;
 
@@ -184,6 +189,11 @@ pub trait Env: Clone + Send + Sync + 'static {
 
     /// Which process this is: the same number exactly in one address space, never zero.
     fn process(&self) -> u64;
+
+    /// How many descriptors this process may have.
+    fn fds_max(&self) -> usize {
+        1024
+    }
 }
 
 /// What a transport takes of its engine's [`Env`]: one that reads no other clock can be simulated.

@@ -44,12 +44,6 @@ pub const PEERS_MAX: usize = 1024;
 /// Words of a ready bitmap.
 pub const READY_WORDS: usize = PEERS_MAX / 64;
 
-/// The most regions that one peer may announce; one that announces more is not well.
-pub const REGIONS_PER_PEER_MAX: usize = 1 << 20;
-
-/// The most descriptors of a peer's pools that are kept until a plan first needs them.
-pub const TOKENS_PER_PEER_MAX: usize = 1024;
-
 /// The most arrival counters of one engine.
 pub const COUNTERS_MAX: usize = 4096;
 

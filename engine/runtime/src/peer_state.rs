@@ -8,9 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use penstock_core::address::AddressIndex;
-use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
+use penstock_core::limits::COUNTERS_MAX;
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
-use penstock_memory::ProcessWatch;
+use penstock_memory::{MemoryError, ProcessWatch};
 use penstock_ring::{Liveness, Withdrawal};
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
@@ -21,6 +21,8 @@ use penstock_transport::{
 };
 
 use crate::error::{ConnectError, RegionError};
+use crate::kept_fds::{KeptFds, PeerFdBudget};
+use crate::peer_counters::Counters;
 
 /// A peer's memory of a device is not reached, for this reason.
 fn unreached(why: &str) -> String {
@@ -54,6 +56,9 @@ pub(crate) struct PeerState {
     refused: OnceLock<(RefusalCode, String)>,
     /// Notifications it may still put into our inbox.
     pub(crate) inbox_credits: Credits,
+    fd_budget: Arc<PeerFdBudget>,
+    /// Bytes that its regions may take here.
+    announced_bytes_max: usize,
     /// The cause that ended the session, zero while it stands.
     ended: AtomicU8,
     /// What was seen of it last, where it ended without a goodbye.
@@ -92,6 +97,8 @@ pub(crate) struct PeerParts {
     pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
+    pub(crate) fd_budget: Arc<PeerFdBudget>,
+    pub(crate) announced_bytes_max: usize,
     pub(crate) socket: String,
     pub(crate) address: Option<SocketAddr>,
 }
@@ -104,11 +111,9 @@ struct Book {
     by_label: BTreeSet<(String, u32)>,
     /// The same by the addresses at which the peer has them.
     by_address: AddressIndex<Arc<RemoteEntry>>,
-    counters: HashMap<String, CounterRef>,
-    /// The label and generation of the counter at each place of the peer's table.
-    counter_places: HashMap<u32, (String, u32)>,
-    /// Descriptors that were announced and are not mapped yet.
-    tokens: usize,
+    /// Bytes that the regions take.
+    bytes: usize,
+    counters: Counters,
     /// The first announcement has come: regions and counters that existed at connecting are known.
     introduced: bool,
     /// It is known what it can do, and its layouts that existed at connecting are: no call that names it has to wait for anything.
@@ -119,19 +124,74 @@ struct Book {
 
 impl Book {
     fn forget(&mut self, id: u32) {
-        // Locked means that it is being mapped at this moment; then the mapper counts its token off.
         let Some(entry) = self.regions.remove(&id) else { return };
+        self.bytes -= cost_of(&entry.news);
         self.by_address.remove(entry.range(), id);
         self.by_label.remove(&(entry.news.label.clone(), id));
-        if let Ok(mut tokens) = entry.tokens.try_lock() {
-            self.tokens -= std::mem::take(&mut *tokens).len();
+        // Locked means that it is being mapped at this moment: they go with the entry then, if they are not mapped.
+        if let Ok(mut fds) = entry.fds.try_lock() {
+            fds.take();
         }
     }
 
     fn learn(&mut self, entry: Arc<RemoteEntry>) {
+        self.bytes += cost_of(&entry.news);
         self.by_address.insert(entry.range(), entry.news.id, Arc::clone(&entry));
         self.by_label.insert((entry.news.label.clone(), entry.news.id));
         self.regions.insert(entry.news.id, entry);
+    }
+}
+
+/// Why an announcement ends its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unlearned {
+    Nonsense,
+    TooMuch,
+}
+
+/// What a region takes here besides its texts, roughly: its entry, and its places in three indexes.
+const ENTRY_BYTES: usize = 512;
+
+fn cost_of(news: &RegionNews) -> usize {
+    ENTRY_BYTES + news.label.len() + news.path.len()
+}
+
+/// The descriptors of a region, as they came with its announcement.
+#[derive(Debug)]
+pub(crate) enum ReceivedFds {
+    /// All that belong to it, as a rule none or one.
+    All(Vec<OwnedFd>),
+    /// This process could not take them all.
+    Short,
+}
+
+impl ReceivedFds {
+    pub(crate) fn push(&mut self, fd: OwnedFd) {
+        if let Self::All(fds) = self {
+            fds.push(fd);
+        }
+    }
+}
+
+/// Why descriptors of a region are not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NoFds {
+    /// This process had no number left for them.
+    Process,
+    /// The peer has as many here as it may.
+    Budget,
+}
+
+impl NoFds {
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Process => {
+                "this process had no file descriptor left when it was announced: raise the limit (`penstock doctor limits` says how) and connect again"
+            }
+            Self::Budget => {
+                "too many of this peer's pools wait to be mapped: build plans over those that are used, raise `session.descriptors` or the limit of the process, and connect again"
+            }
+        }
     }
 }
 
@@ -139,7 +199,9 @@ impl Book {
 pub(crate) struct RemoteEntry {
     pub(crate) news: RegionNews,
     /// Its own and those of memory that lies over parts of it; none once they are mapped.
-    tokens: Mutex<Vec<OwnedFd>>,
+    fds: Mutex<Option<KeptFds>>,
+    /// Why there were none when it was announced, if there should have been.
+    without_fds: Option<NoFds>,
     memory: OnceLock<RemoteMemory>,
 }
 
@@ -181,6 +243,8 @@ impl PeerState {
             refused: OnceLock::new(),
             tag: OnceLock::new(),
             inbox_credits: Credits::new(parts.inbox_credits),
+            fd_budget: parts.fd_budget,
+            announced_bytes_max: parts.announced_bytes_max,
             peer_view: parts.peer_view,
             ended: AtomicU8::new(0),
             loss: OnceLock::new(),
@@ -331,24 +395,29 @@ impl PeerState {
         self.peer_view.liveness() == Liveness::Died
     }
 
-    /// Takes new regions, each with its descriptors. Answers whether they are not too many.
-    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, Vec<OwnedFd>)>) -> bool {
-        let mut book = self.book();
-        for (news, tokens) in news {
+    /// Takes new regions, each with its descriptors. Answers of how many there was no room for the descriptors.
+    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, ReceivedFds)>) -> Result<u64, Unlearned> {
+        let (mut book, mut short) = (self.book(), 0);
+        for (news, received) in news {
             // What it replaces does not count any more.
             book.forget(news.id);
-            book.tokens += tokens.len();
-            if book.regions.len() >= REGIONS_PER_PEER_MAX || book.tokens > TOKENS_PER_PEER_MAX {
-                return false;
+            if book.bytes + cost_of(&news) > self.announced_bytes_max {
+                return Err(Unlearned::TooMuch);
             }
-            let entry = RemoteEntry { tokens: Mutex::new(tokens), memory: OnceLock::new(), news };
+            let fds = match received {
+                ReceivedFds::All(fds) => self.fd_budget.keep(fds).ok_or(NoFds::Budget),
+                ReceivedFds::Short => Err(NoFds::Process),
+            };
+            short += u64::from(fds.is_err());
+            let without_fds = fds.as_ref().err().copied();
+            let entry = RemoteEntry { fds: Mutex::new(fds.ok()), without_fds, memory: OnceLock::new(), news };
             book.learn(Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
         self.peer_view.on_revision(revision);
         book.introduced = true;
         self.news.notify_all();
-        true
+        Ok(short)
     }
 
     pub(crate) fn forget_regions(&self, revision: u64, gone: &[(u32, u32)]) {
@@ -369,22 +438,7 @@ impl PeerState {
             if id as usize >= COUNTERS_MAX || label.len() > LABEL_BYTES_MAX {
                 return false;
             }
-            // A place of the table has one counter at a time, and none at generation 0.
-            if let Some((old, _)) = book.counter_places.insert(id, (label.clone(), generation))
-                && book.counters.get(&old).is_some_and(|counter| counter.index == id)
-            {
-                // Another of the same label, if there is one, is found again.
-                let other = |(id, (label, generation)): (&u32, &(String, u32))| {
-                    (*label == old && *generation != 0).then_some(CounterRef { index: *id, generation: *generation })
-                };
-                match book.counter_places.iter().find_map(other) {
-                    Some(other) => book.counters.insert(old, other),
-                    None => book.counters.remove(&old),
-                };
-            }
-            if generation != 0 {
-                book.counters.insert(label, CounterRef { index: id, generation });
-            }
+            book.counters.learn(id, generation, label);
         }
         self.news.notify_all();
         true
@@ -451,7 +505,7 @@ impl PeerState {
     }
 
     pub(crate) fn counter(&self, label: &str) -> Option<CounterRef> {
-        self.book().counters.get(label).copied()
+        self.book().counters.find(label)
     }
 
     /// Its session is complete.
@@ -545,19 +599,21 @@ impl PeerState {
         if let Some(why) = why_unreached(&entry.news.path) {
             return Err(ImportError::NoPath(unreached(&why)));
         }
-        let mut tokens = entry.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = entry.without_fds {
+            return Err(ImportError::NoPath(why.in_words().to_owned()));
+        }
+        let mut kept = entry.fds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = entry.memory.get() {
             return Ok(memory.clone());
         }
-        let mut kept = tokens.iter().map_while(|token| token.try_clone().ok());
-        let imported = self.registrar.import_with_extra_fds(&self.described(entry), kept.next(), kept.collect())?;
+        let none_left = |_| MemoryError::NoDescriptor { what: "a peer's pool" };
+        let fds = kept.as_ref().map_or(&[][..], KeptFds::fds);
+        let fds: Result<Vec<OwnedFd>, _> = fds.iter().map(|fd| fd.try_clone().map_err(none_left)).collect();
+        let mut fds = fds?.into_iter();
+        let imported = self.registrar.import_with_extra_fds(&self.described(entry), fds.next(), fds.collect())?;
         let memory = entry.memory.get_or_init(|| imported).clone();
-        // Mapped: the descriptors are not needed any more. The book is never locked under this lock.
-        let mapped = std::mem::take(&mut *tokens).len();
-        drop(tokens);
-        if mapped > 0 {
-            self.book().tokens -= mapped;
-        }
+        // Mapped: the descriptors are not needed any more.
+        kept.take();
         Ok(memory)
     }
 }

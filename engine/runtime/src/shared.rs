@@ -23,6 +23,7 @@ use crate::counter::CounterBook;
 use crate::ending::Endings;
 use crate::error::{ConnectError, RegionError};
 use crate::inbox::Inbox;
+use crate::kept_fds::FdBudget;
 use crate::manager::TransferManagerShell;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
@@ -57,6 +58,8 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) counters: CounterBook,
     pub(crate) peers: Peers,
     pub(crate) quarantine: Quarantine,
+    /// Descriptors of peers' memory that nothing has mapped yet.
+    pub(crate) fd_budget: Arc<FdBudget>,
     pub(crate) endings: Endings,
     pub(crate) renewals: Renewals,
     pub(crate) knocks: Knocks,
@@ -392,6 +395,8 @@ impl<E: Env> Shared<E> {
         let SharedParts { env, config, name, epoch, descriptor: card, bound, process, registry, segments, .. } = parts;
         let SharedParts { transports, staging, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
+        let fds = config.session.descriptors;
+        let fd_budget = FdBudget::new(if fds == 0 { env.fds_max() / 2 } else { fds });
         let manager = TransferManagerShell::new(&config, std::array::from_fn(|_| env.random()));
         Arc::new(Self {
             application: segments.ringer(0),
@@ -413,6 +418,7 @@ impl<E: Env> Shared<E> {
             inbox: Inbox::default(),
             peers: Peers::default(),
             quarantine: Quarantine::default(),
+            fd_budget,
             endings: Endings::default(),
             renewals: Renewals::default(),
             knocks: Knocks::default(),

@@ -86,6 +86,12 @@ knocks! {
     /// Connections that ended because something came that makes no sense: no frame, or one of a version that is not spoken here. Those of
     /// this host are among them.
     garbled,
+    /// Regions that peers of this host have announced and that there was no room for the descriptors of: plans over them are refused.
+    regions_without_fds,
+    /// Sessions that ended because their peer announced more than it may.
+    announced_too_much,
+    /// Sessions that ended because their peer did not read what it was sent.
+    unread,
 }
 
 /// A counter with one writer, cheaper than an atomic increment.

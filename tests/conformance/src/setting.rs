@@ -403,6 +403,8 @@ pub struct Tuning {
     pub queue: Option<usize>,
     /// Transfers between submission and the drop of their handle.
     pub in_flight: Option<usize>,
+    /// Descriptors of peers' memory that may wait to be mapped.
+    pub descriptors: Option<usize>,
     /// How long a peer on another host may be silent, in milliseconds.
     pub heartbeat_ms: Option<u64>,
     /// Connections from one address that are heard in a second.
@@ -518,6 +520,9 @@ impl EngineSpec {
         }
         if let Some(count) = self.tuning.in_flight {
             config = config.transfers_in_flight(count);
+        }
+        if let Some(count) = self.tuning.descriptors {
+            config = config.descriptors(count);
         }
         if let Some(heartbeat) = self.tuning.heartbeat_ms {
             config = config.heartbeat(Duration::from_millis(heartbeat));

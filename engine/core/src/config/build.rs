@@ -139,6 +139,27 @@ impl Config {
         self
     }
 
+    /// Sets how many descriptors of peers' memory may wait to be mapped.
+    #[must_use]
+    pub fn descriptors(mut self, count: usize) -> Self {
+        self.session.descriptors = count;
+        self
+    }
+
+    /// Sets the bytes that what one peer has announced may take.
+    #[must_use]
+    pub fn announced_bytes_per_peer(mut self, bytes: usize) -> Self {
+        self.session.announced_bytes_per_peer = bytes;
+        self
+    }
+
+    /// Sets the bytes that may wait for one peer that does not read.
+    #[must_use]
+    pub fn unsent_bytes(mut self, bytes: usize) -> Self {
+        self.session.unsent_bytes = bytes;
+        self
+    }
+
     /// Sets what moves bytes between sockets and memory.
     #[must_use]
     pub fn tcp_io(mut self, io: TcpIo) -> Self {

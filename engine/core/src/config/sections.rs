@@ -271,6 +271,12 @@ pub struct SessionConfig {
     pub heartbeat_ms: u64,
     /// Connections from one address that are heard in a second.
     pub accepts_per_second: u64,
+    /// Descriptors of peers' memory that wait here to be mapped; 0: half of what the process may have.
+    pub descriptors: usize,
+    /// Bytes that what one peer has announced may take here.
+    pub announced_bytes_per_peer: usize,
+    /// Bytes that may wait for one peer that does not read.
+    pub unsent_bytes: usize,
     /// The file that says where engines are; `None`: there is none.
     #[serde(serialize_with = "folder_as_text")]
     pub directory_file: Option<PathBuf>,
@@ -421,6 +427,9 @@ impl Default for SessionConfig {
             secret_file: None,
             heartbeat_ms: 5_000,
             accepts_per_second: 512,
+            descriptors: 0,
+            announced_bytes_per_peer: 64 << 20,
+            unsent_bytes: 8 << 20,
             directory_file: None,
         }
     }

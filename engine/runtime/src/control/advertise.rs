@@ -17,10 +17,10 @@ use penstock_session::{
 use penstock_transport::host::OwnerState;
 use penstock_transport::{Exported, Fds};
 
-use super::connection::Broken;
+use super::connection::{Broken, FrameFds};
 use super::introduce::Introduction;
 use super::{Control, Phase, Talk};
-use crate::peer_state::PeerState;
+use crate::peer_state::{PeerState, ReceivedFds, Unlearned};
 
 /// The longest path of a region, in bytes.
 const PATH_BYTES_MAX: usize = 768;
@@ -240,29 +240,40 @@ pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: WithdrawnRanges) -> b
     makes_sense
 }
 
-/// Takes a peer's announcement. Answers whether it makes sense.
-pub(super) fn learn(peer: &PeerState, regions: RegionsAdvertised, tokens: Vec<OwnedFd>) -> bool {
-    let mut tokens: Vec<Option<OwnedFd>> = tokens.into_iter().map(Some).collect();
+/// Takes a peer's announcement. Answers of how many regions there was no room for the descriptors.
+pub(super) fn learn(peer: &PeerState, regions: RegionsAdvertised, received: FrameFds) -> Result<u64, Unlearned> {
+    let FrameFds { fds, expected } = received;
+    // Behind those that this process could take are the places of the others.
+    let mut places: Vec<Place> = fds.into_iter().map(Place::Received).collect();
+    places.resize_with(expected, || Place::Lost);
     // A region's descriptors are its own and those that follow, up to the next region's.
     let firsts: Vec<usize> = regions.news.iter().filter_map(|news| news.token).map(usize::from).collect();
     let mut news = Vec::with_capacity(regions.news.len());
     for region in regions.news {
-        let token = match region.token {
-            None => Vec::new(),
-            Some(place) => match tokens.get_mut(usize::from(place)).and_then(Option::take) {
-                Some(token) => {
-                    let more = (usize::from(place) + 1..tokens.len()).take_while(|place| !firsts.contains(place));
-                    let more: Vec<usize> = more.collect();
-                    let more = more.into_iter().filter_map(|place| tokens[place].take());
-                    std::iter::once(token).chain(more).collect()
+        let mut own = ReceivedFds::All(Vec::new());
+        if let Some(first) = region.token.map(usize::from) {
+            let more = (first + 1..expected).take_while(|place| !firsts.contains(place));
+            for place in std::iter::once(first).chain(more) {
+                match std::mem::replace(places.get_mut(place).ok_or(Unlearned::Nonsense)?, Place::Taken) {
+                    Place::Received(fd) => own.push(fd),
+                    Place::Lost => own = ReceivedFds::Short,
+                    // It names one that another region has.
+                    Place::Taken => return Err(Unlearned::Nonsense),
                 }
-                None => return false, // It names a descriptor that did not come, or one twice.
-            },
-        };
-        if region.bytes == 0 || region.label.len() > LABEL_BYTES_MAX || region.path.len() > PATH_BYTES_MAX {
-            return false;
+            }
         }
-        news.push((region, token));
+        if region.bytes == 0 || region.label.len() > LABEL_BYTES_MAX || region.path.len() > PATH_BYTES_MAX {
+            return Err(Unlearned::Nonsense);
+        }
+        news.push((region, own));
     }
     peer.learn_regions(regions.revision, news)
+}
+
+/// What is at a place of a frame's descriptors.
+enum Place {
+    Received(OwnedFd),
+    /// One that this process could not take.
+    Lost,
+    Taken,
 }

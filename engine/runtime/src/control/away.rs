@@ -13,6 +13,14 @@ use super::{Control, Phase, Talk};
 const LINES_MAX: u32 = 8;
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// Bytes of a text of somebody else's in a line.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// As much of somebody else's text as is logged.
+pub(super) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+}
+
 /// How many lines about connections are logged, and how many were left out.
 #[derive(Debug, Default)]
 pub(super) struct AwayLog {
@@ -58,7 +66,7 @@ impl<E: Env> Control<E> {
     /// Says in the log that a connection from there came to nothing.
     pub(super) fn log_away(&mut self, address: Option<SocketAddr>, why: &str) {
         let Some(left_out) = self.away_log.take(self.shared.env.now()) else { return };
-        let address = address.map_or_else(|| "this host".to_owned(), |address| address.to_string());
+        let (address, why) = (address.map_or_else(|| "this host".to_owned(), |address| address.to_string()), cut(why));
         match left_out {
             0 => tracing::warn!(address, why, "a caller was turned away"),
             _ => tracing::warn!(address, why, not_logged_before = left_out, "a caller was turned away"),

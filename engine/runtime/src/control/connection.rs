@@ -17,8 +17,6 @@ const READ_BYTES: usize = 64 * 1024;
 const LITTLE_BYTES: usize = 2 * 1024;
 /// Reads of one connection before others get their turn.
 const READS_PER_TURN: usize = 8;
-/// Bytes that may wait for a peer that does not read; more, and it is given up.
-const UNSENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Why a connection is over.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +34,7 @@ pub(super) enum Broken {
     #[error(transparent)]
     Sealed(#[from] ChannelError),
     /// The other side does not read.
-    #[error("the other engine does not read what it is sent")]
+    #[error("the other engine does not read what it is sent (`session.unsent_bytes`)")]
     Unread,
 }
 
@@ -46,13 +44,31 @@ struct Outgoing {
     tokens: Fds,
 }
 
+/// Descriptors of a frame, in their order.
+pub(super) struct FrameFds {
+    /// Those that this process could take.
+    pub(super) fds: Vec<OwnedFd>,
+    /// How many came with it.
+    pub(super) expected: usize,
+}
+
+impl FrameFds {
+    /// All of them; none: this process could not take them all.
+    pub(super) fn all(self) -> Option<Vec<OwnedFd>> {
+        (self.fds.len() == self.expected).then_some(self.fds)
+    }
+}
+
 /// A stream, what came of a frame so far, and what is still to be sent.
 pub(super) struct Connection<S> {
     pub(super) stream: S,
     decoder: Decoder,
-    tokens: VecDeque<OwnedFd>,
+    /// Descriptors that came; none stands for the rest of one frame's, which this process could not take.
+    tokens: VecDeque<Option<OwnedFd>>,
     unsent: VecDeque<Outgoing>,
     unsent_bytes: usize,
+    /// As many may be unsent; at more the other side is given up.
+    unsent_max: usize,
     /// What seals the bytes; none on one host.
     channel: Option<Box<SecureChannel>>,
     /// Whether bytes have come since [`Connection::has_heard`] was asked last, and whether any came ever.
@@ -62,13 +78,14 @@ pub(super) struct Connection<S> {
 }
 
 impl<S: Stream> Connection<S> {
-    pub(super) fn new(stream: S) -> Self {
+    pub(super) fn new(stream: S, unsent_max: usize) -> Self {
         Self {
             stream,
             decoder: Decoder::new(),
             tokens: VecDeque::new(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
+            unsent_max,
             channel: None,
             heard: (false, false),
             watches_writing: false,
@@ -104,9 +121,14 @@ impl<S: Stream> Connection<S> {
     }
 
     fn queue(&mut self, bytes: Vec<u8>, tokens: Fds) {
-        if !bytes.is_empty() {
-            self.unsent_bytes += bytes.len();
-            self.unsent.push_back(Outgoing { bytes, sent: 0, tokens });
+        if bytes.is_empty() {
+            return;
+        }
+        self.unsent_bytes += bytes.len();
+        match self.unsent.back_mut() {
+            // What waits for a peer that does not read takes no more than its bytes.
+            Some(last) if tokens.is_empty() && last.bytes.len() + bytes.len() <= READ_BYTES => last.bytes.extend(bytes),
+            _ => self.unsent.push_back(Outgoing { bytes, sent: 0, tokens }),
         }
     }
 
@@ -154,7 +176,7 @@ impl<S: Stream> Connection<S> {
                 self.unsent.pop_front();
             }
         }
-        if self.unsent_bytes > UNSENT_BYTES_MAX { Err(Broken::Unread) } else { Ok(()) }
+        if self.unsent_bytes > self.unsent_max { Err(Broken::Unread) } else { Ok(()) }
     }
 
     pub(super) fn has_unsent(&self) -> bool {
@@ -191,7 +213,10 @@ impl<S: Stream> Connection<S> {
             };
             self.heard = (true, true);
             self.take_in(&bytes[..read])?;
-            self.tokens.extend(tokens.drain(..));
+            self.tokens.extend(tokens.drain(..).map(Some));
+            if self.stream.has_lost_fds() {
+                self.tokens.push_back(None);
+            }
             if self.tokens.len() > 16 * FRAME_TOKENS_MAX {
                 return Err(WireError::TooManyTokens(self.tokens.len()).into());
             }
@@ -216,7 +241,7 @@ impl<S: Stream> Connection<S> {
     }
 
     /// The next whole frame and its descriptors.
-    pub(super) fn next(&mut self) -> Result<Option<(Frame, Vec<OwnedFd>)>, Broken> {
+    pub(super) fn next(&mut self) -> Result<Option<(Frame, FrameFds)>, Broken> {
         let received = self.decoder.next_frame()?;
         let skipped = self.decoder.take_skipped_tokens().min(self.tokens.len());
         self.tokens.drain(..skipped);
@@ -228,10 +253,52 @@ impl<S: Stream> Connection<S> {
                 Ok(None)
             };
         };
-        let found = self.tokens.len();
-        if found < expected {
-            return Err(WireError::MissingTokens { expected, found }.into());
+        let mut fds = Vec::with_capacity(expected);
+        while fds.len() < expected {
+            match self.tokens.pop_front() {
+                Some(Some(fd)) => fds.push(fd),
+                Some(None) => break,
+                None => return Err(WireError::MissingTokens { expected, found: fds.len() }.into()),
+            }
         }
-        Ok(Some((frame, self.tokens.drain(..expected).collect())))
+        Ok(Some((frame, FrameFds { fds, expected })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_core::env::Credentials;
+
+    use super::*;
+
+    /// Of a peer that reads nothing.
+    struct Blocked;
+
+    impl Stream for Blocked {
+        fn send(&mut self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn receive(&mut self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn credentials(&self) -> io::Result<Credentials> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_peer_that_does_not_read_takes_about_its_bytes_and_no_more_than_it_may() {
+        const MOST: usize = 1 << 20;
+        let mut connection = Connection::new(Blocked, MOST);
+        let mut sent = 0;
+        while connection.send(&Frame::Pong { number: sent }, Fds::new()).is_ok() {
+            sent += 1;
+            assert!(sent < MOST as u64, "nothing ends it");
+        }
+        let takes = |outgoing: &Outgoing| size_of::<Outgoing>() + outgoing.bytes.capacity();
+        let taken: usize = connection.unsent.iter().map(takes).sum();
+        assert!(taken < 3 * MOST, "{taken} B for {MOST} B in {} parts", connection.unsent.len());
     }
 }

@@ -16,8 +16,9 @@ use penstock_transport::link::Offering;
 use penstock_transport::{JoinError, Link, LocalEnd, RemoteEnd, Scope, Transport};
 
 use super::advertise::Advertised;
+use super::away::cut;
 use super::call::{Apart, Call, ConnectTarget};
-use super::connection::Broken;
+use super::connection::{Broken, FrameFds};
 use super::drain::DrainProgress;
 use super::names::HeldName;
 use super::transport_messages::sender;
@@ -221,15 +222,17 @@ impl<E: Env> Control<E> {
         }
     }
 
-    pub(super) fn greet(&mut self, token: u64, frame: Frame, tokens: Vec<OwnedFd>) {
+    pub(super) fn greet(&mut self, token: u64, frame: Frame, fds: FrameFds) {
         let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return };
         let stepped = match greeter.greeting.handle(frame) {
             Err(error) => return self.end_greeting(token, error),
             Ok(HelloOutcome::Wait) => Ok(()),
             Ok(HelloOutcome::Choose { candidates }) if self.hold(token, &candidates) => Ok(()),
             Ok(HelloOutcome::Choose { candidates }) => self.choose(token, &candidates),
-            Ok(HelloOutcome::JoinAndOffer(offer)) => self.answer_offer(token, &offer, tokens),
-            Ok(HelloOutcome::Join(offer)) => self.join(token, &offer, tokens),
+            Ok(HelloOutcome::JoinAndOffer(offer)) => {
+                received(fds).and_then(|fds| self.answer_offer(token, &offer, fds))
+            }
+            Ok(HelloOutcome::Join(offer)) => received(fds).and_then(|fds| self.join(token, &offer, fds)),
         };
         if let Err(Refusal(code, text)) = stepped {
             self.end_greeting(token, GreetingError::Refuse { code, text });
@@ -293,7 +296,7 @@ impl<E: Env> Control<E> {
     }
 
     /// The caller joins with the listener's offer and answers with its own.
-    fn answer_offer(&mut self, token: u64, theirs: &Offer, tokens: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn answer_offer(&mut self, token: u64, theirs: &Offer, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let shared = Arc::clone(&self.shared);
         let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else {
             return Ok(());
@@ -331,7 +334,7 @@ impl<E: Env> Control<E> {
         let offering = offer(&*transport, here, there);
         let has_none = offering.is_err();
         let joined = offering.and_then(|Offering { blob, fds: ours, join }| {
-            let link = join(&theirs.blob, tokens).map_err(bad_offer)?;
+            let link = join(&theirs.blob, fds).map_err(bad_offer)?;
             Ok((Frame::Offer(Offer { transport: transport.name().to_owned(), blob }), ours, link))
         });
         let (frame, ours, link) = match joined {
@@ -360,14 +363,14 @@ impl<E: Env> Control<E> {
     }
 
     /// The listener joins with the caller's offer.
-    fn join(&mut self, token: u64, theirs: &Offer, tokens: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn join(&mut self, token: u64, theirs: &Offer, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return Ok(()) };
         let (transport, offering) = greeter.offering.take().expect("a listener offers before it is answered");
         if theirs.transport != transport.name() {
             let text = format!("`{}` was offered and `{}` answered", transport.name(), theirs.transport);
             return Err(Refusal(RefusalCode::Malformed, text));
         }
-        let link = (offering.join)(&theirs.blob, tokens).map_err(bad_offer)?;
+        let link = (offering.join)(&theirs.blob, fds).map_err(bad_offer)?;
         self.establish(token, transport, link);
         Ok(())
     }
@@ -403,6 +406,8 @@ impl<E: Env> Control<E> {
             we_called,
             address: line.as_ref().map(|line| line.remote),
             inbox_credits: self.shared.config.credits.notifications_per_peer as u64,
+            fd_budget: self.shared.fd_budget.peer(),
+            announced_bytes_max: self.shared.config.session.announced_bytes_per_peer,
         }));
         tracing::info!(peer = %peer.name, transport = peer.transport, path = peer.path, "a session stands");
         if let Some(line) = line {
@@ -459,10 +464,10 @@ impl<E: Env> Control<E> {
             }
             GreetingError::Refuse { code, text } => {
                 let whom = greeter.theirs().map_or("somebody", |theirs| theirs.name.as_str());
-                match &talk.line {
-                    Some(line) => tracing::warn!(peer = whom, address = %line.remote, %text, "a greeting was refused"),
-                    None => tracing::warn!(peer = whom, %text, "a greeting was refused"),
-                }
+                self.log_away(
+                    talk.line.as_ref().map(|line| line.remote),
+                    &format!("greeting of {}: {text}", cut(whom)),
+                );
                 let frame = Frame::refuse(code, &text);
                 // Said once, not waited for: a stranger may not even be reading.
                 let _ = talk.connection.send(&frame, Vec::new());
@@ -516,6 +521,13 @@ fn offer(transport: &dyn Transport, here: LocalEnd, there: RemoteEnd) -> Result<
 fn path_with(path: String, call: Option<&Call>) -> String {
     let apart = call.map_or(&[][..], |call| &call.apart);
     apart.iter().fold(path, |path, (transport, why)| format!("{path}; not by {transport}: {why}"))
+}
+
+/// What came with an offer, if this process could take all of it.
+fn received(fds: FrameFds) -> Result<Vec<OwnedFd>, Refusal> {
+    let no_room =
+        "no file descriptor is left for what was offered: raise the limit (`penstock doctor limits` says how)";
+    fds.all().ok_or_else(|| Refusal(RefusalCode::BadOffer, no_room.to_owned()))
 }
 
 fn bad_offer(error: JoinError) -> Refusal {

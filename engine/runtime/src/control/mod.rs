@@ -37,7 +37,6 @@ mod streams;
 mod transport_messages;
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,7 +49,7 @@ use self::advertise::Advertised;
 use self::away::AwayLog;
 use self::call::Later;
 pub(crate) use self::call::Wanted;
-use self::connection::{Broken, Connection};
+use self::connection::{Broken, Connection, FrameFds};
 use self::drain::DrainProgress;
 use self::greet::Greeter;
 use self::heartbeat::Probe;
@@ -61,7 +60,7 @@ use self::network::NetworkConnection;
 use self::opening::OpeningConnection;
 use self::streams::Dialing;
 use crate::error::ConnectError;
-use crate::peer_state::PeerState;
+use crate::peer_state::{PeerState, Unlearned};
 use crate::shared::{ControlCall, Shared};
 
 /// The token of the first listener; those of the others follow.
@@ -96,8 +95,9 @@ struct Talk<E: Env> {
 }
 
 impl<E: Env> Talk<E> {
-    fn new(stream: E::Stream, phase: Phase, line: Option<NetworkConnection>) -> Self {
-        Self { connection: Connection::new(stream), phase, line: line.map(Box::new) }
+    fn new(shared: &Shared<E>, stream: E::Stream, phase: Phase, line: Option<NetworkConnection>) -> Self {
+        let connection = Connection::new(stream, shared.config.session.unsent_bytes);
+        Self { connection, phase, line: line.map(Box::new) }
     }
 
     /// Whether it is a session, or about to be one, in which the peer called this engine.
@@ -325,7 +325,7 @@ impl<E: Env> Control<E> {
             return;
         }
         self.next_completion_id += 1;
-        let mut talk = Talk::new(stream, phase, line);
+        let mut talk = Talk::new(&self.shared, stream, phase, line);
         if let Some(channel) = channel {
             talk.connection.seal(channel);
         }
@@ -351,7 +351,7 @@ impl<E: Env> Control<E> {
         let end = loop {
             let Some(talk) = self.talks.get_mut(&token) else { return };
             match talk.connection.next() {
-                Ok(Some((frame, tokens))) => self.handle(token, frame, tokens),
+                Ok(Some((frame, fds))) => self.handle(token, frame, fds),
                 Ok(None) => break read,
                 Err(broken) => break Err(broken),
             }
@@ -373,16 +373,27 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn handle(&mut self, token: u64, frame: Frame, tokens: Vec<OwnedFd>) {
+    fn handle(&mut self, token: u64, frame: Frame, fds: FrameFds) {
         let Some(talk) = self.talks.get_mut(&token) else { return };
         match &mut talk.phase {
-            Phase::Greeting(_) => self.greet(token, frame, tokens),
+            Phase::Greeting(_) => self.greet(token, frame, fds),
             Phase::Open { peer, .. } => {
                 let makes_sense = match frame {
                     Frame::Regions(regions) => {
-                        let makes_sense = advertise::learn(peer, regions, tokens);
+                        let learned = advertise::learn(peer, regions, fds);
                         self.heard_regions(token);
-                        makes_sense
+                        match learned {
+                            Ok(without_fds) => {
+                                self.shared.knocks.regions_without_fds.add(without_fds);
+                                true
+                            }
+                            Err(Unlearned::Nonsense) => false,
+                            Err(Unlearned::TooMuch) => {
+                                self.shared.knocks.announced_too_much.add(1);
+                                self.log_away(None, "a peer announces more than `session.announced_bytes_per_peer`");
+                                return self.leave(token, Cause::PeerCorrupt, None);
+                            }
+                        }
                     }
                     Frame::RegionsGone(gone) => {
                         peer.forget_regions(gone.revision, &gone.gone);
@@ -461,6 +472,7 @@ impl<E: Env> Control<E> {
                     self.shared.knocks.garbled.add(1);
                     Cause::PeerCorrupt
                 } else {
+                    self.shared.knocks.unread.add(u64::from(matches!(broken, Broken::Unread)));
                     Cause::PeerLost
                 };
                 self.leave(token, cause, None);

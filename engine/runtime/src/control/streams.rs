@@ -62,7 +62,7 @@ impl<E: Env> Control<E> {
         let token = self.next_completion_id;
         self.reactor.watch_stream(&stream, token, true)?;
         self.next_completion_id += 1;
-        self.talks.insert(token, Talk::new(stream, Phase::Dialing(Box::new(dialing)), None));
+        self.talks.insert(token, Talk::new(&self.shared, stream, Phase::Dialing(Box::new(dialing)), None));
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl<E: Env> Control<E> {
         let Some(stream) = self.remove(token).and_then(|talk| talk.connection.stream.into_descriptor()) else { return };
         if let Err(reason) = self.attach(session, index, stream) {
             self.shared.knocks.stray_streams.add(1);
-            tracing::warn!(index, reason, "a data stream is not taken");
+            self.log_away(None, &format!("data stream {index}: {reason}"));
         }
     }
 

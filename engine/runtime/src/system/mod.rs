@@ -93,4 +93,8 @@ impl Env for SystemEnv {
         static MARK: PerProcess<u64> = PerProcess::new();
         *MARK.get(|| self.random() | 1)
     }
+
+    fn fds_max(&self) -> usize {
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.map_or(usize::MAX, |most| most as usize)
+    }
 }

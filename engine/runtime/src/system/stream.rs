@@ -19,7 +19,11 @@ use super::tcp;
 
 /// A non-blocking stream to another engine.
 #[derive(Debug)]
-pub struct SystemStream(Kind);
+pub struct SystemStream {
+    kind: Kind,
+    /// As [`Stream::has_lost_fds`].
+    has_lost_fds: bool,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -28,15 +32,19 @@ enum Kind {
 }
 
 impl SystemStream {
+    fn of(kind: Kind) -> Self {
+        Self { kind, has_lost_fds: false }
+    }
+
     pub(super) fn local(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self(Kind::Local(stream)))
+        Ok(Self::of(Kind::Local(stream)))
     }
 
     pub(super) fn network(stream: TcpStream, remote: SocketAddr) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self(Kind::Network { stream, remote }))
+        Ok(Self::of(Kind::Network { stream, remote }))
     }
 
     pub(super) fn connect(address: &Address) -> io::Result<Self> {
@@ -63,7 +71,7 @@ impl SystemStream {
 
 impl AsFd for SystemStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
+        match &self.kind {
             Kind::Local(stream) => stream.as_fd(),
             Kind::Network { stream, .. } => stream.as_fd(),
         }
@@ -84,19 +92,26 @@ impl Stream for SystemStream {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FRAME_TOKENS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let message = recvmsg(&*self, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let before = tokens.len();
         for part in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {
                 tokens.extend(rights);
             }
         }
-        if message.flags.contains(ReturnFlags::CTRUNC) {
+        // One call answers with the descriptors of one that was made to send.
+        self.has_lost_fds = message.flags.contains(ReturnFlags::CTRUNC);
+        if self.has_lost_fds && tokens.len() - before >= FRAME_TOKENS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors came than one frame may carry"));
         }
         Ok(message.bytes)
     }
 
+    fn has_lost_fds(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost_fds)
+    }
+
     fn credentials(&self) -> io::Result<Credentials> {
-        let Kind::Local(stream) = &self.0 else {
+        let Kind::Local(stream) = &self.kind else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "nobody knows the user on another host"));
         };
         let (uid, pid) = penstock_memory::process::socket_credentials(stream.as_fd())?;
@@ -104,26 +119,26 @@ impl Stream for SystemStream {
     }
 
     fn end_of_process(&self) -> io::Result<Option<OwnedFd>> {
-        let Kind::Local(stream) = &self.0 else { return Ok(None) };
+        let Kind::Local(stream) = &self.kind else { return Ok(None) };
         penstock_memory::process::socket_process(stream.as_fd())
     }
 
     fn remote(&self) -> Option<SocketAddr> {
-        match &self.0 {
+        match &self.kind {
             Kind::Local(_) => None,
             Kind::Network { remote, .. } => Some(*remote),
         }
     }
 
     fn bound_silence(&self, bound: Duration) -> io::Result<()> {
-        match &self.0 {
+        match &self.kind {
             Kind::Local(_) => Ok(()),
             Kind::Network { stream, .. } => tcp::bound_silence(stream, bound),
         }
     }
 
     fn into_descriptor(self) -> Option<OwnedFd> {
-        match self.0 {
+        match self.kind {
             Kind::Local(_) => None,
             Kind::Network { stream, .. } => Some(stream.into()),
         }
