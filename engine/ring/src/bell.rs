@@ -89,7 +89,7 @@ impl Ringer {
     }
 
     /// The second half of [`Ringer::must_ring`], for who has just been through a full barrier after
-    /// publishing, as [`crate::CounterCell::add_one`] goes through one.
+    /// publishing, as [`crate::CounterCell::count`] goes through one.
     #[inline]
     #[must_use = "the sleeper stays asleep unless it is woken"]
     pub fn take_flag(&self) -> bool {

@@ -78,6 +78,10 @@ pub(crate) trait WithBarrier {
     /// Acquire-release addition (wrapping), then a full barrier. Returns the value before.
     fn add_then_barrier(&self, value: Self::Value) -> Self::Value;
 
+    /// Acquire-release step to what is answered for the value there is, then a full barrier. Returns the value before; none: no step, and no
+    /// barrier.
+    fn step_then_barrier(&self, step: impl Fn(Self::Value) -> Option<Self::Value>) -> Option<Self::Value>;
+
     /// Acquire-release OR, then a full barrier. Returns the value before.
     fn or_then_barrier(&self, value: Self::Value) -> Self::Value;
 }
@@ -124,6 +128,19 @@ macro_rules! with_barrier {
                 let before = self.fetch_add(value, Ordering::AcqRel);
                 barrier_after_locked();
                 before
+            }
+
+            #[inline(always)]
+            fn step_then_barrier(&self, step: impl Fn($value) -> Option<$value>) -> Option<$value> {
+                let mut before = self.load(Ordering::Relaxed);
+                // SYNC full-barrier: the partner is named where this is called.
+                while let Err(now) =
+                    self.compare_exchange_weak(before, step(before)?, Ordering::AcqRel, Ordering::Relaxed)
+                {
+                    before = now;
+                }
+                barrier_after_locked();
+                Some(before)
             }
 
             #[inline(always)]

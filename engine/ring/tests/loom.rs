@@ -450,7 +450,7 @@ fn counter_wakes_its_waiter_and_shows_the_bytes() {
         let (counted, kernel, target) = (cell.clone(), Arc::clone(&futex), Arc::clone(&bytes));
         let adder = thread::spawn(move || {
             target.write(5);
-            if counted.add_one() {
+            if counted.count(0) == Some(true) {
                 *kernel.asleep.lock().unwrap() = false;
             }
         });
@@ -467,6 +467,21 @@ fn counter_wakes_its_waiter_and_shows_the_bytes() {
         assert!(!*futex.asleep.lock().unwrap(), "asleep after the arrival");
         cell.remove_waiter();
         assert_eq!(cell.value(), 1);
+    });
+}
+
+/// Who is late counts for the use that it was for, or for none.
+#[test]
+fn counter_of_another_use_takes_no_late_count() {
+    model(|| {
+        let cell = SharedRef::heap(CounterCell::default());
+        cell.begin_use(1);
+        let late = cell.clone();
+        let initiator = thread::spawn(move || late.count(1).is_some());
+        let counted = cell.begin_use(0);
+        cell.begin_use(2);
+        let was_counted = initiator.join().unwrap();
+        assert_eq!((counted, cell.value()), (u64::from(was_counted), 0));
     });
 }
 

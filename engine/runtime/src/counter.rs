@@ -1,5 +1,6 @@
 //! Arrival counters: cells in this engine's mailbox that peers count up.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use crate::engine_inner::EngineInner;
 /// The longest sleep between two looks at a counter.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
+/// A cell is used again after so many others: numbers of uses come round the later.
+const RESTING: usize = 64;
+
 /// The counters of one engine.
 pub(crate) struct CounterBook {
     mailbox: MailboxView,
@@ -26,6 +30,8 @@ struct State {
     /// The label and region of each used cell, by index.
     used: Vec<Option<(String, u32)>>,
     generations: Vec<u32>,
+    /// Cells that are not used, those that were used last behind.
+    free: VecDeque<u32>,
     /// Arrivals counted by counters that are closed, so that the total never goes down.
     retired: u64,
     /// Goes up with every change, so that the control loop sees it.
@@ -47,28 +53,27 @@ impl CounterBook {
 
     fn open(&self, label: &str, region: u32) -> Option<(u32, u32)> {
         let mut state = self.lock();
-        let index = state.used.iter().position(Option::is_none).unwrap_or(state.used.len());
-        if index >= COUNTERS_MAX {
-            return None;
-        }
-        if index == state.used.len() {
+        let next = state.used.len();
+        let is_fresh = next < COUNTERS_MAX && state.free.len() < RESTING;
+        let index = if is_fresh { next } else { state.free.pop_front()? as usize };
+        if is_fresh {
             state.used.push(None);
             state.generations.push(0);
         }
         state.used[index] = Some((label.to_owned(), region));
-        state.generations[index] = state.generations[index].wrapping_add(1).max(1);
-        let generation = state.generations[index];
-        self.cell(index as u32).recycle(generation);
+        let generation = state.generations[index] % CounterCell::GENERATION_MAX + 1;
+        state.generations[index] = generation;
+        self.cell(index as u32).begin_use(generation);
         state.revision += 1;
         Some((index as u32, generation))
     }
 
     fn close(&self, index: u32) {
         let mut state = self.lock();
-        state.retired = state.retired.wrapping_add(self.cell(index).value());
-        // A generation that no peer knows: late arrivals are not counted for the next use.
-        self.cell(index).recycle(0);
+        // No peer knows use 0: who is late counts for none.
+        state.retired = state.retired.wrapping_add(self.cell(index).begin_use(0));
         state.used[index as usize] = None;
+        state.free.push_back(index);
         state.revision += 1;
     }
 

@@ -113,10 +113,10 @@ impl MailboxView {
     /// exist any more.
     #[inline]
     pub fn increment_counter(&self, counter: CounterRef, application: &Bell) -> bool {
+        let Some(cell) = self.counter(counter.index) else { return false };
         // A counter that is gone, or whose index has a new use, is not touched.
-        let cell = self.counter(counter.index);
-        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
-        if cell.add_one() {
+        let Some(has_waiters) = cell.count(counter.generation) else { return false };
+        if has_waiters {
             // Not private: the waiter may be another process. Fails only if nobody waits any more.
             let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
         }

@@ -162,7 +162,7 @@ proptest! {
         let mut sides = connected(&network, Shape { grants: 8, ..SHAPE });
         let (source, target) = (sides[0].pool(vec![1; 64]), sides[1].pool(vec![0; 64]));
         sides[0].got.room = room;
-        sides[0].counter(0).recycle(1);
+        sides[0].counter(0).begin_use(1);
         let confirmed = 1; // Its hello.
         let mut victim = Victim { network, sides, source, target, confirmed, next: 0 };
         for said in &all {

@@ -103,7 +103,7 @@ impl Run {
         let mut sides = connected(&network, shape);
         let sources = [0, 1].map(|at| sides[at].pool(pattern(at as u64 + 9, BYTES)));
         for side in &mut sides {
-            side.counter(COUNTER.index).recycle(COUNTER.generation);
+            side.counter(COUNTER.index).begin_use(COUNTER.generation);
             side.got.room = 2;
         }
         Self { network, sides, sources, transfers: Vec::new(), next: 1, looked_at: [0; 2] }

@@ -61,7 +61,7 @@ fn a_counter_that_was_named_once_travels_inside_the_write() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
     let (source, target) = (sides[0].pool(pattern(3, 4096)), sides[1].pool(vec![0; 4096]));
-    sides[1].counter(9).recycle(4);
+    sides[1].counter(9).begin_use(4);
     let counter = Some(CounterRef { index: 9, generation: 4 });
     for round in 1..=3 {
         let before = sides[0].adapters[0].counts().requests;
@@ -82,7 +82,7 @@ fn a_counter_that_was_named_once_travels_inside_the_write() {
     settle(&network, &mut sides);
     assert_eq!((sides[0].result(21), sides[1].counter(9).value()), (Some(Ok(1)), 4));
     // Its place has a new use: nothing is counted, and that is told.
-    sides[1].counter(9).recycle(5);
+    sides[1].counter(9).begin_use(5);
     sides[0].tell((22, 22, 0), counter, None).unwrap();
     settle(&network, &mut sides);
     assert_eq!((sides[0].result(22), sides[1].counter(9).value()), (Some(Ok(0)), 0));
@@ -109,7 +109,7 @@ fn notes_without_room_wait_and_keep_their_order() {
     assert_eq!(told, 8 + 2, "as many as were granted wait, and two were taken");
     assert_eq!(sides[0].got.completed.len(), 10, "they are in the peer's keeping");
     // What needs no room at the peer is not held up.
-    sides[1].counter(1).recycle(1);
+    sides[1].counter(1).begin_use(1);
     sides[0].tell((99, 99, 0), Some(CounterRef { index: 1, generation: 1 }), None).unwrap();
     settle(&network, &mut sides);
     assert_eq!((sides[0].result(99), sides[1].counter(1).value()), (Some(Ok(1)), 1));
@@ -209,7 +209,7 @@ fn two_sides_that_count_each_other_up_say_nothing_else() {
     let mut sides = connected(&network, SHAPE);
     let counter = Some(CounterRef { index: 1, generation: 2 });
     for side in 0..2 {
-        sides[1 - side].counter(1).recycle(2);
+        sides[1 - side].counter(1).begin_use(2);
         sides[side].tell((1, 1, 0), counter, None).unwrap();
         settle(&network, &mut sides);
     }
@@ -241,12 +241,12 @@ fn what_was_not_counted_is_told_by_an_answer_of_its_own() {
     let mut sides = connected(&network, SHAPE);
     let counter = Some(CounterRef { index: 1, generation: 2 });
     for side in 0..2 {
-        sides[1 - side].counter(1).recycle(2);
+        sides[1 - side].counter(1).begin_use(2);
         sides[side].tell((1, 1, 0), counter, None).unwrap();
         settle(&network, &mut sides);
     }
     // Its place has a new use on one side, which counts the other side up before it has answered.
-    sides[1].counter(1).recycle(3);
+    sides[1].counter(1).begin_use(3);
     sides[0].tell((2, 2, 0), counter, None).unwrap();
     sides[0].channel.flush();
     network.run();

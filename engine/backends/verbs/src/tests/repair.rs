@@ -27,7 +27,7 @@ fn a_refused_batch_ends_with_its_cause_and_its_neighbours_arrive() {
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
     let closed = sides[1].pool_with(vec![0; 4096], AccessFlags { read: true, ..AccessFlags::default() });
-    sides[1].counter(1).recycle(1);
+    sides[1].counter(1).begin_use(1);
     let counter = Some(CounterRef { index: 1, generation: 1 });
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
     sides[0].tell((2, 1, 1024), counter, Some((1, b"one"))).unwrap();
@@ -55,7 +55,7 @@ fn wherever_a_queue_breaks_all_is_told_once() {
             let network = ModelNetwork::by_hand();
             let mut sides = connected(&network, SHAPE);
             let (source, target) = pools(&mut sides);
-            sides[1].counter(1).recycle(1);
+            sides[1].counter(1).begin_use(1);
             let counter = Some(CounterRef { index: 1, generation: 1 });
             if answers {
                 // Requests happen, and nobody hears it: what landed must not be told again.
@@ -103,7 +103,7 @@ fn a_batch_that_breaks_every_queue_ends_and_its_neighbours_arrive() {
             // With a delay the answers of what was posted before it are not back when it breaks the queue.
             network.delay(&sides[0].adapters[rail], &sides[1].adapters[rail], delay);
         }
-        sides[1].counter(1).recycle(1);
+        sides[1].counter(1).begin_use(1);
         let counter = Some(CounterRef { index: 1, generation: 1 });
         for number in 0..8 {
             let (to, at) = if number == 3 { (&cursed, span(0, 0, 8)) } else { (&target, block(number)) };
@@ -375,7 +375,7 @@ fn nothing_is_told_of_a_transfer_that_failed_on_one_of_its_rails() {
     let mut sides = connected(&network, TWO);
     let (source, target) = (sides[0].pool(pattern(3, 1 << 20)), sides[1].pool(vec![0; 1 << 20]));
     let closed = sides[1].pool_with(vec![0; 1 << 16], AccessFlags::default());
-    sides[1].counter(1).recycle(1);
+    sides[1].counter(1).begin_use(1);
     let counter = Some(CounterRef { index: 1, generation: 1 });
     for bad in 0..16 {
         let transfer = 100 + bad;

@@ -53,7 +53,7 @@ fn what_is_announced_over_several_rails_is_there_on_all() {
     let network = late();
     let mut sides = connected(&network, TWO);
     let (source, target) = (sides[0].pool(pattern(2, 1 << 20)), sides[1].pool(vec![0; 1 << 20]));
-    sides[1].counter(3).recycle(1);
+    sides[1].counter(3).begin_use(1);
     let counter = Some(CounterRef { index: 3, generation: 1 });
     for slow in 0..2 {
         target.window.fill(0, 1 << 20, 0).unwrap();
@@ -83,7 +83,7 @@ fn what_is_announced_over_several_rails_is_there_on_all() {
         let at = block * BLOCK;
         sides[0].post(WRITE, &source, &target, &[span(at, at, BLOCK)], (200 + block, 50, 1 << 20)).unwrap();
     }
-    sides[1].counter(3).recycle(2);
+    sides[1].counter(3).begin_use(2);
     sides[0].tell((299, 50, 1 << 20), counter, None).unwrap();
     settle(&network, &mut sides);
     assert_eq!((sides[1].counter(3).value(), sides[0].result(299)), (0, Some(Ok(0))));
