@@ -425,7 +425,8 @@ pub struct ChunkAck {
     pub code: u16,
 }
 
-/// A request is given up, on all engines.
+/// A request is given up. Whoever has named the sender in it, as a reader, as a source of a join or as what it fetches from, ends it and
+/// tells its own peers once; whoever has not ends what the sender has announced of it, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayAbort {
     /// The request.

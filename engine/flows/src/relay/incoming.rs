@@ -132,15 +132,7 @@ impl Relays {
                     self.out.counts.senseless += 1;
                 }
             }
-            ControlMessage::RelayAbort(abort) => match RequestId::new(&abort.request) {
-                Ok(request) if self.tombs.cause(&Grave::Request(request.clone())).is_none() => {
-                    self.out.counts.aborts += 1;
-                    let failed = RelayFailed::new(FlowCause::Aborted, Some(peer), cut(&abort.words));
-                    self.end_request(&request, &failed, now);
-                }
-                Ok(_) => {}
-                Err(_) => self.out.counts.senseless += 1,
-            },
+            ControlMessage::RelayAbort(abort) => self.aborted(peer, abort, now),
             _ => return false,
         }
         true
@@ -220,10 +212,13 @@ impl Relays {
         let closed = self.is_closed.then_some(FlowCause::EngineClosed);
         let of_request = || self.tombs.cause(&Grave::Request(request.clone()));
         let cleaned = || self.tombs.cause(&Grave::Cleaned(request.clone()));
+        // That a stream has failed is taken all the same: where none of it was announced, its reader hears of it in no other way.
+        let is_failure = chunk.kind == ChunkKind::Error;
+        let given_up = || self.tombs.cause(&Grave::GivenUp(peer, request.clone())).filter(|_| !is_failure);
         let of_op = || self.tombs.cause(&Grave::Op(peer, chunk.op));
         let of_stream =
             || self.tombs.cause(&Grave::Stream(peer, chunk.stream)).filter(|_| chunk.stream != 0 && !is_known);
-        closed.or_else(of_request).or_else(cleaned).or_else(of_op).or_else(of_stream)
+        closed.or_else(of_request).or_else(cleaned).or_else(given_up).or_else(of_op).or_else(of_stream)
     }
 
     /// Hands a part to the get that has asked for it.
@@ -256,11 +251,9 @@ impl Relays {
         if let Some(number) = self.gets.of_offer(key) {
             return Some(number);
         }
-        let name = &self.peers.get(&key.0)?.name;
-        let is_same = |(peer, known): &(&PeerKey, &Known)| peer.epoch == key.0.epoch && known.name == *name;
         let waiting =
             |peer: &PeerKey| self.gets.of_offer((*peer, key.1)).filter(|number| !self.gets.has_begun(*number));
-        let number = self.peers.iter().filter(is_same).find_map(|(peer, _)| waiting(peer))?;
+        let number = self.sessions_of(key.0).find_map(waiting)?;
         self.gets.goes_on_from(number, key);
         Some(number)
     }
@@ -381,39 +374,6 @@ impl Relays {
         if self.puts.left(peer, watch, now, &mut self.out) {
             self.watches.insert(watch);
             self.out.act(Action::Watch { id: watch, peer });
-        }
-    }
-
-    /// Ends everything of a request, and leaves a tombstone.
-    pub(super) fn end_request(&mut self, request: &RequestId, failed: &RelayFailed, now: Timestamp) {
-        self.tombs.bury(Grave::Request(request.clone()), failed.cause, now);
-        let streams = self.streams.going(|outgoing| outgoing.request == *request);
-        // That one of its streams has failed is said all the same: who reads it may hear of that in no other way.
-        self.puts.stop_all(|put| put.request == *request && !put.is_bad_news(), failed, true, now, &mut self.out);
-        // Whoever gave it up need not know all who read from here.
-        for stream in streams {
-            self.fail_stream(stream, failed.clone(), self.abort, now);
-            self.streams.forget(stream);
-        }
-        self.end_reading(request, failed, now);
-        self.settle(now);
-    }
-
-    /// Ends all that this engine fetches, or has not fetched yet, of a request.
-    pub(super) fn end_reading(&mut self, request: &RequestId, failed: &RelayFailed, now: Timestamp) {
-        self.gets.stop_all(|get| get.request == *request, failed, now, &mut self.out);
-        self.joins.fail(|of, _| of == request, JoinEvent::Abort, failed, &mut self.out);
-        for (key, stream) in &self.streams.incoming {
-            if stream.request == *request {
-                self.tombs.bury(Grave::Stream(key.0, key.1), failed.cause, now);
-                self.out.disarm(Alarm::Stream(key.0, key.1));
-            }
-        }
-        self.streams.incoming.retain(|_, stream| stream.request != *request);
-        // Whoever waits for what arrives hears that nothing more does.
-        self.out.tell();
-        for key in self.early.keys(|_, offer| offer.request == *request) {
-            self.refuse_offer(key, failed.cause, now);
         }
     }
 

@@ -111,6 +111,12 @@ impl Joins {
         self.joins.values().any(|join| join.waits_for(request, engine))
     }
 
+    /// Whether a join of this request has this engine as a source.
+    pub(super) fn have_named(&self, request: &RequestId, engine: &EngineName) -> bool {
+        let of_it = self.joins.values().filter(|join| join.request == *request);
+        of_it.flat_map(|join| &join.sources).any(|(source, _)| source == engine)
+    }
+
     /// A chunk is here: it goes to the oldest join that waits for it. Whether there was one.
     pub(super) fn arrived(&mut self, request: &RequestId, announced: Announced, out: &mut Out) -> bool {
         for (&key, join) in &mut self.joins {

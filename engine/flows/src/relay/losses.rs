@@ -96,7 +96,8 @@ impl Relays {
     /// hears of it; where none waits, the next one that begins does.
     pub(super) fn lost(&mut self, key: OfferKey, request: &RequestId, failed: &RelayFailed, now: Timestamp) {
         let Some(name) = self.peers.get(&key.0).map(|known| &known.name) else { return };
-        let graves = [Grave::Request(request.clone()), Grave::Cleaned(request.clone())];
+        let graves =
+            [Grave::Request(request.clone()), Grave::Cleaned(request.clone()), Grave::GivenUp(key.0, request.clone())];
         let is_over = || self.is_closed || graves.iter().any(|grave| self.tombs.cause(grave).is_some());
         if !self.joins.fail_oldest(request, name, failed, &mut self.out) && !is_over() {
             self.tombs.bury(Grave::Lost(key.0, request.clone(), key.1), failed.cause, now);
@@ -104,9 +105,18 @@ impl Relays {
     }
 
     /// A join that has just begun hears at once of a chunk that was lost before, unless an older one of that engine is still here. Each loss
-    /// is told once.
+    /// is told once; that a source has given the request up, to each.
     pub(super) fn tell_of_losses(&mut self, join: u64, request: &RequestId) {
         let mut first = None;
+        let has_given_up = |peer: &PeerKey| self.tombs.cause(&Grave::GivenUp(*peer, request.clone()));
+        for source in self.joins.lacking(join) {
+            let mut sessions = self.peers.iter().filter(|(_, known)| known.name == source).map(|(peer, _)| *peer);
+            let given_up = sessions.find_map(|peer| Some((peer, has_given_up(&peer)?)));
+            if let Some((peer, cause)) = given_up {
+                let failed = RelayFailed::new(cause, Some(peer), "it had given the request up before this join began");
+                return self.joins.fault(join, failed, &mut self.out);
+            }
+        }
         for source in self.joins.lacking(join) {
             let mut sessions = self.peers.iter().filter(|(_, known)| known.name == source).map(|(peer, _)| *peer);
             let lost = sessions.find_map(|peer| {

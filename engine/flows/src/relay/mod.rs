@@ -14,8 +14,10 @@
 //! - [`join`]: chunks of several engines
 //! - `early`, `tombs`: what comes before it is asked for, and after it has ended
 //! - `settings`: how large everything is, and what goes in and comes out
+//! - `aborts`: what is given up, and by whom
 //! - `incoming`: what events do; `losses`: what becomes of chunks that nobody gets; `ordered`: what an application asks of streams and joins
 
+mod aborts;
 pub mod berths;
 mod early;
 mod error;
@@ -40,9 +42,7 @@ use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{EngineName, Epoch, Generation, RegionId, Timestamp};
-use penstock_session::control::{
-    ChunkKind, ControlMessage, EXTENTS_MAX, RelayAbort, SCHEMA_BYTES_MAX, WORDS_BYTES_MAX,
-};
+use penstock_session::control::{ChunkKind, EXTENTS_MAX, SCHEMA_BYTES_MAX, WORDS_BYTES_MAX};
 use penstock_session::{PeerKey, RequestId};
 
 pub use berths::{StagingPlace, StagingPool};
@@ -262,6 +262,10 @@ impl Relays {
             .find(|peer| self.early.get((**peer, named.op)).is_some() && !planted::is(Bug::GetWaitsInAnotherSession));
         let life = announcing.or(sessions.first()).copied();
         let from = (life.ok_or(RelayError::Restarted(named.engine))?, named.op);
+        let given_up = |peer: &PeerKey| self.tombs.cause(&Grave::GivenUp(*peer, named.request.clone()));
+        if let Some(cause) = sessions.iter().find_map(given_up) {
+            return Err(RelayError::Ended { request: named.request, cause });
+        }
         if self.tombs.cause(&Grave::Unasked(from.0, from.1)).is_some() {
             return Err(RelayError::TooLate(self.early_age));
         }
@@ -327,33 +331,6 @@ impl Relays {
     /// Nobody asks for this get any more: what has not come is given up.
     pub fn let_go_get(&mut self, get: GetKey, now: Timestamp) {
         self.gets.let_go(get.0, now, &mut self.out);
-        self.settle(now);
-    }
-
-    /// Gives a request up, here and on all engines that this one knows. A second time changes nothing.
-    pub fn abort(&mut self, request: &RequestId, words: &str, now: Timestamp) {
-        if self.tombs.cause(&Grave::Request(request.clone())).is_some() {
-            return;
-        }
-        let words = cut(words);
-        for (peer, _) in self
-            .peers
-            .iter()
-            .filter(|(_, known)| known.speaks.is_ok())
-            .take(if planted::is(Bug::AbortToldToOne) { 1 } else { usize::MAX })
-        {
-            let said = RelayAbort { request: request.as_str().to_owned(), words: words.to_owned() };
-            self.out.act(Action::Say { peer: *peer, said: ControlMessage::RelayAbort(said) });
-        }
-        self.end_request(request, &RelayFailed::new(FlowCause::Aborted, None, words), now);
-    }
-
-    /// This engine wants nothing more of a request: what was not fetched is refused, what goes on being fetched is given up, and what comes
-    /// late finds a tombstone. Puts of it to others go on to their ends.
-    pub fn cleanup(&mut self, request: &RequestId, now: Timestamp) {
-        let failed = RelayFailed::new(FlowCause::Aborted, None, "the request was cleaned up");
-        self.tombs.bury(Grave::Cleaned(request.clone()), FlowCause::Aborted, now);
-        self.end_reading(request, &failed, now);
         self.settle(now);
     }
 

@@ -31,8 +31,11 @@ pub struct RelayCounts {
     pub senseless: u64,
     /// Berths, and parts of an application's memory, that were quarantined for a reader.
     pub quarantined: u64,
-    /// Aborts that came from others.
+    /// Aborts of peers that have a part in the request: it ended here.
     pub aborts: u64,
+    /// Aborts of peers that have none: nothing ended here but what those had announced of it themselves. Some are to be expected: an
+    /// abort is said to all peers, also to those that have nothing of the request.
+    pub foreign_aborts: u64,
 }
 
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use penstock_core::{Generation, RegionId};
+use penstock_session::control::ControlMessage;
 use penstock_session::machine::Declared;
 
 use super::join::Join;

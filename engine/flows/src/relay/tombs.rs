@@ -1,4 +1,4 @@
-//! What has ended and may still be spoken of: bounded in number and time, the oldest out first.
+//! What has ended and may still be spoken of: bounded in number and time, the oldest out first; what peers alone decide has a share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -23,54 +23,97 @@ pub(super) enum Grave {
     Stream(PeerKey, u32),
     /// A chunk of this request that a peer calls by this number: a join that begins later would wait for it.
     Lost(PeerKey, RequestId, u64),
+    /// A request that this peer has given up, which has no part in it here: of others it goes on.
+    GivenUp(PeerKey, RequestId),
+}
+
+impl Grave {
+    /// The peer, of graves that a peer digs by saying something, as many as it likes: they have a share of their own.
+    fn digger(&self) -> Option<PeerKey> {
+        match self {
+            Self::Lost(peer, ..) | Self::GivenUp(peer, _) => Some(*peer),
+            Self::Request(_) | Self::Cleaned(_) | Self::Op(..) | Self::Unasked(..) | Self::Stream(..) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct RelayTombs {
     causes: BTreeMap<Grave, (FlowCause, Timestamp)>,
     order: VecDeque<(Timestamp, Grave)>,
-    /// How many lost chunks are among them.
-    lost: usize,
+    /// Those that peers dig: at most a quarter of all, and none of them drives out another one.
+    order_dug: VecDeque<(Timestamp, Grave)>,
+    /// How many of those each peer has.
+    dug: BTreeMap<PeerKey, usize>,
     most: usize,
     age: Duration,
 }
 
 impl RelayTombs {
     pub(super) fn new(most: usize, age: Duration) -> Self {
-        Self { causes: BTreeMap::new(), order: VecDeque::new(), lost: 0, most, age }
+        let (causes, dug) = (BTreeMap::new(), BTreeMap::new());
+        Self { causes, order: VecDeque::new(), order_dug: VecDeque::new(), dug, most, age }
     }
 
     /// Other bounds for what ends from now on.
     pub(super) fn bound(&mut self, most: usize, age: Duration) {
         (self.most, self.age) = (most, age);
-        while self.order.len() > most
+        while self.order.len() > most - self.share()
             && let Some((_, oldest)) = self.order.pop_front()
         {
             self.forget(&oldest);
         }
+        while self.order_dug.len() > self.share()
+            && let Some((_, oldest)) = self.order_dug.pop_front()
+        {
+            self.forget(&oldest);
+        }
+    }
+
+    /// How many may be such as peers dig.
+    fn share(&self) -> usize {
+        self.most.div_ceil(4)
     }
 
     fn forget(&mut self, grave: &Grave) -> Option<FlowCause> {
         let (cause, _) = self.causes.remove(grave)?;
-        self.lost -= usize::from(matches!(grave, Grave::Lost(..)));
+        if let Some(peer) = grave.digger()
+            && let Some(its) = self.dug.get_mut(&peer)
+        {
+            *its -= 1;
+            if *its == 0 {
+                self.dug.remove(&peer);
+            }
+        }
         Some(cause)
     }
 
-    /// The first cause stays. Lost chunks, of which a peer says as many as it likes, have a quarter of the room and drive out nothing else.
+    /// A peer may have as many as are left for all: so one that floods leaves half of the share to the others.
+    fn has_room(&self, peer: PeerKey) -> bool {
+        self.dug.get(&peer).copied().unwrap_or_default() < self.share().saturating_sub(self.order_dug.len())
+    }
+
+    /// The first cause stays.
     pub(super) fn bury(&mut self, grave: Grave, cause: FlowCause, now: Timestamp) {
-        let is_lost = matches!(grave, Grave::Lost(..));
-        if self.most == 0 || self.causes.contains_key(&grave) || is_lost && self.lost >= self.most.div_ceil(4) {
+        if self.most == 0 || self.causes.contains_key(&grave) {
             return;
         }
-        self.lost += usize::from(is_lost);
-        if self.order.len() >= self.most
-            && let Some((_, oldest)) = self.order.pop_front()
-        {
-            self.forget(&oldest);
-        }
         let until = now + self.age;
-        self.causes.insert(grave.clone(), (cause, until));
-        self.order.push_back((until, grave));
+        if let Some(peer) = grave.digger() {
+            if !self.has_room(peer) {
+                return;
+            }
+            *self.dug.entry(peer).or_default() += 1;
+            self.order_dug.push_back((until, grave.clone()));
+        } else {
+            if self.order.len() >= self.most - self.share()
+                && let Some((_, oldest)) = self.order.pop_front()
+            {
+                self.forget(&oldest);
+            }
+            self.order.push_back((until, grave.clone()));
+        }
+        self.causes.insert(grave, (cause, until));
     }
 
     pub(super) fn cause(&self, grave: &Grave) -> Option<FlowCause> {
@@ -81,26 +124,28 @@ impl RelayTombs {
     pub(super) fn take_lost(&mut self, peer: PeerKey, request: &RequestId, below: u64) -> Option<FlowCause> {
         let all = Grave::Lost(peer, request.clone(), 0)..Grave::Lost(peer, request.clone(), below);
         let first = self.causes.range(all).next()?.0.clone();
-        // Its place in the order goes when its time comes.
+        self.order_dug.retain(|(_, grave)| *grave != first);
         self.forget(&first)
     }
 
     pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.order.front().map(|(until, _)| *until)
+        [&self.order, &self.order_dug].into_iter().filter_map(|order| order.front()).map(|(until, _)| *until).min()
     }
 
     pub(super) fn expire(&mut self, now: Timestamp) {
-        while let Some((until, _)) = self.order.front()
-            && *until <= now
-            && let Some((_, grave)) = self.order.pop_front()
-        {
+        while let Some(grave) = pop_due(&mut self.order, now).or_else(|| pop_due(&mut self.order_dug, now)) {
             self.forget(&grave);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.order.len()
+        self.causes.len()
     }
+}
+
+/// The oldest, if its time is over.
+fn pop_due(order: &mut VecDeque<(Timestamp, Grave)>, now: Timestamp) -> Option<Grave> {
+    order.pop_front_if(|(until, _)| *until <= now).map(|(_, grave)| grave)
 }
 
 #[cfg(test)]
@@ -109,10 +154,18 @@ mod tests {
 
     use super::*;
 
+    fn peer(peer_index: u32) -> PeerKey {
+        PeerKey { peer_index, epoch: Epoch(1) }
+    }
+
+    fn given_up(of: u32, number: usize) -> Grave {
+        Grave::GivenUp(peer(of), RequestId::new(&format!("r{number}")).unwrap())
+    }
+
     #[test]
     fn the_oldest_goes_first_and_none_outlives_its_time() {
-        let mut tombs = RelayTombs::new(2, Duration::from_nanos(10));
-        let grave = |op| Grave::Op(PeerKey { peer_index: 1, epoch: Epoch(1) }, op);
+        let mut tombs = RelayTombs::new(3, Duration::from_nanos(10));
+        let grave = |op| Grave::Op(peer(1), op);
         for op in 0..3 {
             tombs.bury(grave(op), FlowCause::Aborted, Timestamp::from_ns(op));
         }
@@ -126,20 +179,45 @@ mod tests {
     }
 
     #[test]
-    fn lost_chunks_have_a_quarter_of_the_room_and_each_is_told_once_in_the_order_of_their_numbers() {
-        let mut tombs = RelayTombs::new(8, Duration::from_nanos(10));
-        let (peer, request) = (PeerKey { peer_index: 1, epoch: Epoch(1) }, RequestId::new("r").unwrap());
+    fn lost_chunks_are_told_once_in_the_order_of_their_numbers() {
+        let mut tombs = RelayTombs::new(16, Duration::from_nanos(10));
+        let (peer, request) = (peer(1), RequestId::new("r").unwrap());
         let now = Timestamp::from_ns(1);
         for op in [7, 5, 6] {
             tombs.bury(Grave::Lost(peer, request.clone(), op), FlowCause::NoMemory, now);
         }
-        assert_eq!((tombs.lost, tombs.len()), (2, 2), "the third has no room");
+        assert_eq!((tombs.dug[&peer], tombs.len()), (2, 2), "the third has no room");
         assert_eq!(tombs.take_lost(peer, &request, 5), None, "an older one is here");
         assert_eq!(tombs.take_lost(peer, &request, 7), Some(FlowCause::NoMemory));
         assert_eq!(tombs.take_lost(peer, &request, 7), None);
         tombs.bury(Grave::Lost(peer, request.clone(), 6), FlowCause::Deadline, now);
-        assert_eq!(tombs.lost, 2, "there is room again");
+        assert_eq!(tombs.dug[&peer], 2, "there is room again");
         tombs.expire(Timestamp::from_ns(11));
-        assert_eq!((tombs.lost, tombs.len(), tombs.causes.len()), (0, 0, 0));
+        assert_eq!((tombs.dug.len(), tombs.len(), tombs.order_dug.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_peers_dig_drives_out_nothing_and_each_leaves_as_much_as_it_has_to_others() {
+        let mut tombs = RelayTombs::new(64, Duration::from_nanos(10));
+        let now = Timestamp::from_ns(1);
+        for op in 0..100 {
+            tombs.bury(Grave::Op(peer(1), op), FlowCause::Aborted, now);
+        }
+        for number in 0..100 {
+            tombs.bury(given_up(1, number), FlowCause::Aborted, now);
+        }
+        assert_eq!(tombs.dug[&peer(1)], 8, "half of a quarter");
+        for number in 0..100 {
+            tombs.bury(given_up(2, number), FlowCause::Aborted, now);
+        }
+        assert_eq!(tombs.dug[&peer(2)], 4, "and half of what is left of it");
+        assert_eq!(tombs.cause(&Grave::Op(peer(1), 52)), Some(FlowCause::Aborted));
+        assert_eq!(tombs.cause(&given_up(1, 0)), Some(FlowCause::Aborted));
+        assert_eq!(tombs.len(), 48 + 8 + 4);
+        // What ends here drives out what ended here, and nothing else.
+        tombs.bury(Grave::Cleaned(RequestId::new("s").unwrap()), FlowCause::Aborted, now);
+        assert_eq!((tombs.cause(&Grave::Op(peer(1), 52)), tombs.len()), (None, 60));
+        tombs.bound(8, Duration::from_nanos(10));
+        assert_eq!((tombs.order.len(), tombs.order_dug.len(), tombs.len()), (6, 2, 8));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_flows::relay::{Arrival, JoinKey, PutSource, RelayError, Stream};
+use penstock_flows::relay::{Arrival, JoinKey, PutSource, Stream};
 use penstock_flows::{Event, FlowCause};
 use penstock_session::control::{ChunkAck, ChunkKind, ControlMessage, Extent};
 
@@ -185,8 +185,8 @@ fn a_join_that_begins_behind_a_loss_hears_of_it_at_once_and_one_for_each() {
     assert_eq!(ended(&world, 1, late), None);
     world.call(0, |relay, now| relay.abort(&request("u"), "enough", now));
     world.run();
-    let refused = world.call(1, |relay, now| relay.join(&request("u"), &names(&["a"]), LATER, now));
-    assert!(matches!(refused, Err(RelayError::Ended { cause: FlowCause::Aborted, .. })), "{refused:?}");
+    let given_up = join(&mut world, 1, "u", &["a"]);
+    assert_eq!(ended(&world, 1, given_up), Some(Err(FlowCause::Aborted)));
 }
 
 #[test]
@@ -236,6 +236,8 @@ fn that_a_stream_has_failed_is_said_also_if_its_request_or_its_relay_ends_before
         let reader = world.key(2);
         let stream =
             |world: &mut World, of: &str| world.call(0, |relay, _| relay.stream(&request(of), &[reader])).unwrap();
+        // By this the one that gives the request up has a part in it.
+        world.put(0, "r", 0, &[1]);
         for _ in 0..2 {
             let other = stream(&mut world, "s");
             world.call(0, |relay, now| relay.finish(other, None, LATER, now)).unwrap();

@@ -2,6 +2,7 @@
 //!
 //! One program, as each is compiled and linked by itself.
 
+mod aborts;
 mod bounds_lives;
 mod continuation;
 mod declarations;

@@ -259,8 +259,8 @@ fn a_stream_that_has_ended_fails_with_a_chunk_that_was_never_announced() {
 fn readers_of_a_stream_hear_of_an_abort_by_an_engine_that_they_do_not_know() {
     let mut world = World::of(&["a", "b", "c"]);
     world.part(1, 2);
-    let reader = world.key(2);
-    let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
+    let readers = [world.key(1), world.key(2)];
+    let stream = world.call(0, |relay, _| relay.stream(&request("r"), &readers)).unwrap();
     let source = PutSource::Berths { bytes: 0 };
     world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), LATER, now)).unwrap();
     world.run();

@@ -14,7 +14,7 @@ pub mod spec;
 mod taking;
 mod wait;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use penstock::Timestamp;
@@ -28,7 +28,7 @@ use content::Logs;
 use joining::{Given, Giver, Joiner};
 use putting::Putter;
 use reading::Reader;
-use spec::{Step, joined, streamed};
+use spec::{GivenUp, Step, joined, streamed};
 
 /// What may take this long comes to its end where nothing hinders it.
 const AMPLE: Duration = Duration::from_secs(1);
@@ -54,8 +54,8 @@ pub struct Streams<'s> {
     joiners: Vec<Joiner>,
     logs: Logs,
     given: Given,
-    /// Requests that were given up, and since when.
-    aborted: BTreeMap<usize, Timestamp>,
+    /// Requests that were given up, by which player first, and when.
+    aborted: BTreeMap<GivenUp, (usize, Timestamp)>,
 }
 
 impl<'s> Streams<'s> {
@@ -81,10 +81,10 @@ impl<'s> Streams<'s> {
                 let awake = its.filter(|reader| stage.seats[reader.spec.player].is_awake());
                 awake.for_each(|reader| reader.stop(stage));
             }
-            Step::Abort { request, player } => {
+            Step::Abort { what, player } => {
                 if stage.seats[player].is_awake() {
-                    stage.give_up(player, &streamed(request));
-                    self.aborted.entry(request).or_insert(now);
+                    stage.give_up(player, &what.name());
+                    self.aborted.entry(what).or_insert((player, now));
                 }
             }
             Step::Join { join } => self.joiners.push(Joiner::new(self.script, join, stage)),
@@ -188,22 +188,55 @@ impl<'s> Streams<'s> {
                 return told(format!("a source of join {} failed at {failed:?}, and it goes on", joiner.join));
             }
         }
-        for (&request, &at) in self.aborted.iter().filter(|_| self.outlook.is_whole) {
-            let is_of_it = |stream: usize| self.script.streams[stream].request == request;
-            let putter = self.putters.iter().find(|putter| {
-                let waits = putter.wait.as_ref().is_some_and(|wait| wait.end.is_none());
-                !putter.is_gone && is_of_it(putter.stream) && waits && is_late(at, at)
-            });
-            let mut readers = self.readers.iter().filter(|reader| reader.spec.request == request && reader.waits());
-            if let Some(putter) = putter {
-                return told(format!("request {request} was given up at {at:?}, and stream {} goes on", putter.stream));
-            }
-            if let Some(reader) = readers.find(|reader| is_late(at, reader.begun)) {
-                let player = reader.spec.player;
-                return told(format!("request {request} was given up at {at:?}, and player {player} goes on"));
+        for (&what, &(player, at)) in self.aborted.iter().filter(|_| self.outlook.is_whole) {
+            match what {
+                GivenUp::Streams(request) => self.check_given_up(request, player, at, is_late)?,
+                GivenUp::Join(join) => {
+                    let its = self.joiners.iter().filter(|joiner| joiner.join == join);
+                    if its.filter_map(Joiner::waits_since).any(|since| is_late(at, since)) {
+                        return told(format!("player {player}, a source of join {join}, gave it up at {at:?}"));
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    /// Who has named that player as a reader has heard that it gave the request up, and whoever has named one of those.
+    fn check_given_up(
+        &self,
+        request: usize,
+        player: usize,
+        at: Timestamp,
+        is_late: impl Fn(Timestamp, Timestamp) -> bool,
+    ) -> Result<(), Violated> {
+        let told = |words: String| {
+            let words = format!("player {player} gave request {request} up at {at:?}, and {words}");
+            Err(Violated::new(Invariant::AnswersComeInTime, words))
+        };
+        let its = || self.putters.iter().filter(|putter| self.script.streams[putter.stream].request == request);
+        let mut know = BTreeSet::from([player]);
+        loop {
+            let names = |putter: &&Putter| putter.readers.iter().any(|(reader, _)| know.contains(reader));
+            let has_begun = |putter: &&Putter| putter.opened.is_some_and(|opened| opened < at);
+            let also: BTreeSet<usize> = its().filter(has_begun).filter(names).map(|putter| putter.seat).collect();
+            if also.is_subset(&know) {
+                break;
+            }
+            know.extend(also);
+        }
+        let goes_on = |putter: &&Putter| {
+            let waits = putter.wait.as_ref().is_some_and(|wait| wait.end.is_none());
+            !putter.is_gone && waits && know.contains(&putter.seat) && is_late(at, at)
+        };
+        if let Some(putter) = its().find(goes_on) {
+            return told(format!("stream {} goes on", putter.stream));
+        }
+        let mut readers = self.readers.iter().filter(|reader| reader.spec.request == request && reader.waits());
+        match readers.find(|reader| know.contains(&reader.spec.player) && is_late(at, reader.begun)) {
+            Some(reader) => told(format!("player {} goes on", reader.spec.player)),
+            None => Ok(()),
+        }
     }
 
     /// Everybody is done.

@@ -39,6 +39,8 @@ pub(super) struct Putter {
     fed: Timestamp,
     todo: VecDeque<Step>,
     outgoing: Option<Stream<SimEnv>>,
+    /// Since when there is one.
+    pub(super) opened: Option<Timestamp>,
     /// How the stream ends, as soon as there is one.
     pub(super) wait: Option<Wait>,
     /// What it has put.
@@ -63,6 +65,7 @@ impl Putter {
             fed: now,
             todo: VecDeque::new(),
             outgoing: None,
+            opened: None,
             wait: None,
             puts: Vec::new(),
             epoch: 0,
@@ -144,6 +147,7 @@ impl Putter {
         match relay.stream(&self.request, &peers.iter().collect::<Vec<_>>()) {
             Ok(outgoing) => {
                 self.outgoing = Some(outgoing);
+                self.opened = Some(stage.world.now());
                 self.epoch = node.epoch().0;
                 self.readers = self.spec.to.iter().copied().zip(peers.iter().map(|peer| peer.epoch().0)).collect();
                 self.wait = Some(Wait::unbounded(format!("stream {}", self.stream)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::spec::{Form, Joining, Reading, Step, Streaming};
+use super::spec::{Form, GivenUp, Joining, Reading, Step, Streaming};
 use crate::deed::{Act, Script, micros};
 use crate::faults::Death;
 use crate::random::Random;
@@ -45,6 +45,17 @@ impl Script {
             4 => self.silence_midway(random),
             _ => {}
         }
+        if !self.joins.is_empty() && random.once_in(4) {
+            self.refuse_join(random);
+        }
+    }
+
+    /// A source of a join gives its request up, as a rule before it has put anything for it.
+    fn refuse_join(&mut self, random: &mut Random) {
+        let join = random.below(self.joins.len());
+        let from = &self.joins[join].from;
+        let player = from[random.below(from.len())];
+        self.step(micros(random.below(3_000)), Step::Abort { what: GivenUp::Join(join), player });
     }
 
     fn one_stream(&mut self, request: usize, random: &mut Random) {
@@ -79,7 +90,7 @@ impl Script {
                 let Streaming { request, from, ref to, .. } = self.streams[stream];
                 let players: Vec<usize> = [from].iter().chain(to).copied().collect();
                 let player = players[random.below(players.len())];
-                self.step(began + micros(random.below(gap)), Step::Abort { request, player });
+                self.step(began + micros(random.below(gap)), Step::Abort { what: GivenUp::Streams(request), player });
             }
             _ => {}
         }

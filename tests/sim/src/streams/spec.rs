@@ -62,6 +62,25 @@ pub enum Form {
     Blocks,
 }
 
+/// A request that can be given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GivenUp {
+    /// The streams of this number.
+    Streams(usize),
+    /// What this join waits for.
+    Join(usize),
+}
+
+impl GivenUp {
+    /// What it is called.
+    pub fn name(self) -> RequestId {
+        match self {
+            Self::Streams(request) => streamed(request),
+            Self::Join(join) => joined(join),
+        }
+    }
+}
+
 /// Something that happens to streams and joins.
 #[derive(Debug, Clone, Copy)]
 pub enum Step {
@@ -107,7 +126,7 @@ pub enum Step {
     /// An engine gives up a request.
     Abort {
         /// Which.
-        request: usize,
+        what: GivenUp,
         /// Where.
         player: usize,
     },

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use penstock_session::{PeerKey, RequestId};
+
 use super::{Get, GetOp, GetPiece, Gets, Ready};
 use crate::FlowCause;
 use crate::action::BlocksRef;
@@ -12,6 +14,11 @@ use crate::relay::error::RelayFailed;
 impl Gets {
     pub(in crate::relay) fn get(&self, number: u64) -> Option<&GetOp> {
         self.ops.get(&number)
+    }
+
+    /// Whether something of this request is fetched from one of these peers.
+    pub(in crate::relay) fn are_from(&self, request: &RequestId, peers: impl Fn(&PeerKey) -> bool) -> bool {
+        self.ops.values().any(|get| get.request == *request && peers(&get.from.0))
     }
 
     /// Whether anything of it was announced.

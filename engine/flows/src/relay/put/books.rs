@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use penstock_session::control::ChunkKind;
 use penstock_session::purse::Unbalanced;
+use penstock_session::{PeerKey, RequestId};
 
 use super::{Memory, Part, Put, PutOp, Puts, ToFill, Torn};
 use crate::action::BlocksRef;
@@ -21,6 +22,12 @@ impl Puts {
 
     pub(in crate::relay) fn result(&self, op: u64) -> Option<&Result<(), RelayFailed>> {
         self.ops.get(&op)?.result.as_ref()
+    }
+
+    /// Whether one of these peers is a reader of a put of this request.
+    pub(in crate::relay) fn are_read(&self, request: &RequestId, by: impl Fn(&PeerKey) -> bool) -> bool {
+        let of_it = self.ops.values().filter(|put| put.request == *request);
+        of_it.flat_map(|put| &put.readers).any(|reader| by(&reader.peer))
     }
 
     pub(in crate::relay) fn size(&self, op: u64) -> Option<(u64, u32)> {

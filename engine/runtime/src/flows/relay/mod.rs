@@ -272,8 +272,13 @@ impl<E: Env> Engine<E> {
 }
 
 impl<E: Env> Relay<E> {
-    /// Gives a request up, here and at all engines that this one is in session with: puts, gets, streams and joins of it end, with these
-    /// words. A second time changes nothing. What is begun for it later is refused.
+    /// Gives a request up: puts, gets, streams and joins of it end here, with these words, and what is begun for it later is refused. A
+    /// second time changes nothing.
+    ///
+    /// All engines that this one is in session with are told. One at which this one has a part in the request, as it reads what is put
+    /// there, is a source of a join there, or has what is fetched there, ends it as well and tells all that it is in session with; so do
+    /// those. At any other one, only what this one has put of the request ends. A wait for what arrives there goes on: by a
+    /// [`join`](Self::join) that names its source, or a stream, it hears that nothing comes.
     pub fn abort(&self, request: &RequestId, words: &str) {
         self.inner.change(|relays, now| relays.abort(request, words, now));
     }
