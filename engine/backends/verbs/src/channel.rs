@@ -111,9 +111,10 @@ impl Channel {
 
     /// Waits, but not longer than until then, for a rail that is connected; an error if all are refused. Rails that are refused are tried
     /// again, and those that the network lets wait come later.
-    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), AdapterError> {
+    pub(crate) fn is_connected(&mut self, until: Instant, connect: &dyn Connect) -> Result<(), AdapterError> {
         let mut refused = None;
         loop {
+            connect.look();
             for place in 0..self.rails.len() {
                 if self.rails[place].standing == Standing::Connecting {
                     refused = self.is_begun(place).or(refused);

@@ -3,13 +3,14 @@
 //! An adapter may have to ask its network where the peer is, and the call that connects waits for the answer: a second and more where
 //! nobody answers. A worker has other rails and other peers, which must not stand still meanwhile. So a queue that is to be connected again
 //! goes to a thread that lives as long as there are such queues, and comes back connected, or not. The queues of a new session go there, too,
-//! all at once, and whoever joins it waits for them together.
+//! all at once, and whoever joins it waits for them together. Where the system gives no thread they wait until it does, or come back with
+//! why: a worker connects none itself.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use crate::adapter::{AdapterError, ConnectParams, Connected, QueuePair};
 
@@ -19,9 +20,18 @@ const THREADS_MAX: usize = 4;
 /// How long the end of an engine waits for calls that are under way: they wait for the network at most twice a second.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
+/// How long a queue waits for a thread where the system gives none, until it comes back with that.
+const UNBEGUN_MAX: Duration = Duration::from_secs(2);
+
+/// How soon a thread is asked for again.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
 pub(crate) trait Connect {
     /// Connects it, now or later. It comes back to whoever has the other end.
     fn connect(&self, job: Job);
+
+    /// Begins with what could not be begun. Whoever looks whether a queue is back calls this as well.
+    fn look(&self);
 }
 
 /// A queue that is to be connected, as long as nobody has called it back.
@@ -69,6 +79,12 @@ impl Job {
 }
 
 impl ConnectWork {
+    /// It comes back as it is.
+    fn refuse(self, error: AdapterError) {
+        let Self { queue, back, .. } = self;
+        drop(back.send((queue, Err(error))));
+    }
+
     /// Connects it, however long that takes.
     pub(crate) fn run(self) {
         let Self { mut queue, connecting, back } = self;
@@ -98,10 +114,13 @@ impl Away {
 #[derive(Debug)]
 pub(crate) struct Lost;
 
+/// How a thread is started that connects what there is to connect.
+type Start = Box<dyn Fn(Arc<Shared>) -> io::Result<()> + Send + Sync>;
+
 /// The threads of one engine that connect queues.
-#[derive(Default)]
 pub(crate) struct Connectors {
     shared: Arc<Shared>,
+    start: Start,
 }
 
 #[derive(Default)]
@@ -113,8 +132,11 @@ struct Shared {
 
 #[derive(Default)]
 struct Inner {
-    jobs: VecDeque<Job>,
+    /// Each since then.
+    jobs: VecDeque<(Instant, Job)>,
     threads: usize,
+    /// No thread could be started, and none is asked for before then.
+    again: Option<Instant>,
 }
 
 impl Shared {
@@ -133,30 +155,72 @@ impl Shared {
                 job
             };
             match job {
-                Some(job) => job.run(),
+                Some((_, job)) => job.run(),
                 None => return self.ended.notify_all(),
             }
         }
     }
 }
 
+impl Default for Connectors {
+    fn default() -> Self {
+        Self { shared: Arc::default(), start: Box::new(start_thread) }
+    }
+}
+
+fn start_thread(shared: Arc<Shared>) -> io::Result<()> {
+    thread::Builder::new().name("penstock-dial".to_owned()).spawn(move || shared.work()).map(drop)
+}
+
+impl Connectors {
+    /// Starts a thread if one more may do something. Where none can be had, what has waited for too long comes back.
+    fn start(&self, now: Instant) {
+        {
+            let mut inner = self.shared.lock();
+            let is_too_soon = inner.again.is_some_and(|again| now < again);
+            if inner.jobs.is_empty() || inner.threads >= THREADS_MAX || is_too_soon {
+                return;
+            }
+            inner.threads += 1;
+        }
+        let started = (self.start)(Arc::clone(&self.shared));
+        let mut inner = self.shared.lock();
+        let Err(error) = started else {
+            inner.again = None;
+            return;
+        };
+        inner.threads -= 1;
+        if inner.again.replace(now + AGAIN_AFTER).is_none() {
+            tracing::warn!(%error, "there is no room for a thread that connects queues: they wait for one");
+        }
+        // Threads that there are come to it yet.
+        let is_late = |(since, _): &(Instant, Job)| *since + UNBEGUN_MAX <= now;
+        let mut late = Vec::new();
+        while inner.threads == 0
+            && let Some((_, job)) = inner.jobs.pop_front_if(|job| is_late(job))
+        {
+            late.push(job);
+        }
+        drop(inner);
+        for work in late.into_iter().filter_map(Job::begin) {
+            let (adapter, mend) = ("this process".to_owned(), "allow it more threads (`ulimit -u`, `pids.max`)");
+            let source = io::Error::new(error.kind(), error.to_string());
+            work.refuse(AdapterError::Refused { call: "starting a thread", adapter, source, mend });
+        }
+    }
+}
+
 impl Connect for Connectors {
     fn connect(&self, job: Job) {
-        let is_more = {
-            let mut inner = self.shared.lock();
-            inner.jobs.push_back(job);
-            let is_more = inner.threads < THREADS_MAX;
-            inner.threads += usize::from(is_more);
-            is_more
-        };
-        if !is_more {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        let started = thread::Builder::new().name("penstock-dial".to_owned()).spawn(move || shared.work());
-        if let Err(error) = started {
-            tracing::warn!(%error, "there is no room for a thread that connects queues: the worker does it");
-            self.shared.work();
+        let now = Instant::now();
+        self.shared.lock().jobs.push_back((now, job));
+        self.start(now);
+    }
+
+    fn look(&self) {
+        // Threads that were started take all there is.
+        if self.shared.lock().again.is_some() {
+            self.start(Instant::now());
         }
     }
 }
@@ -175,7 +239,7 @@ impl Drop for Connectors {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::adapter::{Adapter, QpAddress};
@@ -248,6 +312,52 @@ mod tests {
         queue.reset().expect("it is as good as new");
         assert!(aways[THREADS_MAX].call_back().is_none() && aways[THREADS_MAX].look().is_err(), "it comes back once");
         assert!(wait(&aways[0]).1.is_ok() && aways[0].call_back().is_none(), "what was begun comes back by itself");
+    }
+
+    /// Threads of which none can be had until that is so.
+    fn starved() -> (Connectors, Arc<AtomicBool>) {
+        let has_room = Arc::new(AtomicBool::new(false));
+        let has = Arc::clone(&has_room);
+        let start = move |shared| match has.load(Ordering::Relaxed) {
+            true => start_thread(shared),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        (Connectors { shared: Arc::default(), start: Box::new(start) }, has_room)
+    }
+
+    #[test]
+    fn a_worker_connects_nothing_itself_where_no_thread_can_be_had() {
+        let network = ModelNetwork::by_hand();
+        let adapter = network.adapter();
+        adapter.slow_connects(SLOW);
+        let (connectors, has_room) = starved();
+        let begun = Instant::now();
+        let jobs: Vec<_> = (0..THREADS_MAX).map(|_| job(&adapter)).collect();
+        let aways: Vec<_> = jobs.into_iter().map(|(job, away)| (connectors.connect(job), away).1).collect();
+        connectors.look();
+        assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
+        assert!(aways.iter().all(|away| away.look().unwrap().is_none()), "they wait");
+        assert!(aways[0].call_back().is_some(), "and nobody has begun with them");
+        has_room.store(true, Ordering::Relaxed);
+        thread::sleep(AGAIN_AFTER);
+        connectors.look();
+        assert!(aways[1..].iter().all(|away| wait(away).1.is_ok()), "the next look begins with them");
+    }
+
+    #[test]
+    fn a_queue_that_has_waited_for_a_thread_for_too_long_comes_back_with_why() {
+        let network = ModelNetwork::by_hand();
+        let adapter = network.adapter();
+        let (connectors, _) = starved();
+        let (job, away) = job(&adapter);
+        connectors.connect(job);
+        connectors.start(Instant::now() + UNBEGUN_MAX / 2);
+        assert!(away.look().unwrap().is_none());
+        connectors.start(Instant::now() + UNBEGUN_MAX);
+        let (mut queue, refused) = wait(&away);
+        let words = refused.unwrap_err().to_string();
+        assert!(words.contains("thread") && words.contains("ulimit -u"), "{words}");
+        queue.reset().expect("it is as good as new");
     }
 
     #[test]

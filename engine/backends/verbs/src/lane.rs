@@ -113,7 +113,8 @@ impl VerbsLane {
 
     /// Waits for that at most until then; an error if a channel has no rail.
     pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), AdapterError> {
-        self.channels.iter_mut().try_for_each(|channel| channel.is_connected(until))
+        let connectors = &*self.common.connectors;
+        self.channels.iter_mut().try_for_each(|channel| channel.is_connected(until, connectors))
     }
 
     /// The numbers of its channels: of all of the session every so many-th.

@@ -239,6 +239,7 @@ impl Channel {
                         rail.standing = Standing::Idle(now);
                         is_breaking = true;
                     } else {
+                        context.connect.look();
                         is_breaking |= self.look_whether_connected(place, context)?;
                     }
                 }

@@ -33,6 +33,10 @@ const WAITING: usize = 16;
 /// Events that are taken in one look.
 const EVENTS_AT_ONCE: usize = 64;
 
+/// Calls of strangers that are refused in one look. Each costs system calls on the turn of a worker, and anybody can call: the rest waits for
+/// the next look, as the backlog does.
+const STRANGERS_AT_ONCE: usize = 4;
+
 /// What a call is refused with: the caller is not expected.
 const NOT_EXPECTED: [u8; 1] = [1];
 
@@ -227,49 +231,43 @@ impl Manager {
 
     /// Takes what has happened, up to something that a queue waits for. Answers the number of that queue.
     pub(super) fn next_event(&self) -> Option<u32> {
-        for _ in 0..EVENTS_AT_ONCE {
-            let mut inner = self.lock();
-            let mut event = ptr::null_mut();
-            // SAFETY: the channel stands and does not wait, and the place of an event may be written.
-            let answer = unsafe { self.cm.rdma_get_cm_event(self.channel.raw.as_ptr(), &raw mut event) };
-            let Some(told) = NonNull::new(event).filter(|_| answer == 0) else {
-                let error = io::Error::last_os_error();
-                if error.kind() == io::ErrorKind::WouldBlock {
-                    return None;
-                }
-                // A call that the library could not take: it has refused it itself.
-                tracing::debug!(adapter = self.adapter, %error, "an event of the connection manager was lost");
-                continue;
-            };
-            // SAFETY: it came from the call above and was not acknowledged.
-            let (id, kind, status, token) = unsafe {
-                let event = told.as_ref();
-                let is_call = event.event == RDMA_CM_EVENT_CONNECT_REQUEST;
-                let token = if is_call { Token::asked(said(&event.param.conn)) } else { None };
-                (event.id, event.event, event.status, token)
-            };
-            // SAFETY: likewise; nothing of it is used any more.
-            unsafe { self.cm.rdma_ack_cm_event(told.as_ptr()) };
-            if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
-                match inner.called(id, token) {
-                    Ok(queue) => return Some(queue),
-                    // Without the lock: the library waits for nobody here, but is not to be called with more than needed.
-                    Err(()) => {
-                        drop(inner);
-                        self.turn_away(id);
-                    }
-                }
-                continue;
+        look(|| self.take_event(), |id| self.turn_away(id))
+    }
+
+    fn take_event(&self) -> TakenEvent {
+        let mut inner = self.lock();
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel stands and does not wait, and the place of an event may be written.
+        let answer = unsafe { self.cm.rdma_get_cm_event(self.channel.raw.as_ptr(), &raw mut event) };
+        let Some(told) = NonNull::new(event).filter(|_| answer == 0) else {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::WouldBlock {
+                return TakenEvent::None;
             }
-            let Some(connection) = inner.connections.get_mut(&(id as usize)) else { continue };
-            if let Some(happened) = happened(kind, status)
-                && connection.happened.len() < WAITING
-            {
-                connection.happened.push_back(happened);
-                return Some(connection.queue);
-            }
+            // A call that the library could not take: it has refused it itself.
+            tracing::debug!(adapter = self.adapter, %error, "an event of the connection manager was lost");
+            return TakenEvent::Other;
+        };
+        // SAFETY: it came from the call above and was not acknowledged.
+        let (id, kind, status, token) = unsafe {
+            let event = told.as_ref();
+            let is_call = event.event == RDMA_CM_EVENT_CONNECT_REQUEST;
+            let token = if is_call { Token::asked(said(&event.param.conn)) } else { None };
+            (event.id, event.event, event.status, token)
+        };
+        // SAFETY: likewise; nothing of it is used any more.
+        unsafe { self.cm.rdma_ack_cm_event(told.as_ptr()) };
+        if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+            return inner.called(id, token).map_or(TakenEvent::Stranger(id), TakenEvent::OfQueue);
         }
-        None
+        let Some(connection) = inner.connections.get_mut(&(id as usize)) else { return TakenEvent::Other };
+        match happened(kind, status) {
+            Some(happened) if connection.happened.len() < WAITING => {
+                connection.happened.push_back(happened);
+                TakenEvent::OfQueue(connection.queue)
+            }
+            _ => TakenEvent::Other,
+        }
     }
 
     /// Refuses a call of whoever is not expected.
@@ -282,6 +280,38 @@ impl Manager {
         };
         complain("refusing a call", &self.adapter, &answers);
     }
+}
+
+/// An event of the channel.
+enum TakenEvent {
+    None,
+    /// Something has happened to the connection of this queue, or the call that it expects has come.
+    OfQueue(u32),
+    /// A call that is not expected.
+    Stranger(*mut rdma_cm_id),
+    /// Nothing that anybody waits for.
+    Other,
+}
+
+/// Takes events up to one of a queue, or until there are none, or enough for one look. Calls of strangers are refused without the lock: the
+/// library waits for nobody here, but is not to be called with more than needed.
+fn look(mut take: impl FnMut() -> TakenEvent, mut turn_away: impl FnMut(*mut rdma_cm_id)) -> Option<u32> {
+    let mut strangers = 0;
+    for _ in 0..EVENTS_AT_ONCE {
+        match take() {
+            TakenEvent::None => return None,
+            TakenEvent::OfQueue(queue) => return Some(queue),
+            TakenEvent::Stranger(id) => {
+                turn_away(id);
+                strangers += 1;
+                if strangers == STRANGERS_AT_ONCE {
+                    return None;
+                }
+            }
+            TakenEvent::Other => {}
+        }
+    }
+    None
 }
 
 impl Inner {
@@ -482,6 +512,19 @@ impl SockaddrStorage {
 mod tests {
     use super::*;
     use crate::adapter::GidKind;
+
+    #[test]
+    fn a_flood_of_strangers_costs_a_look_no_more_than_a_few_and_hides_no_queue_for_good() {
+        let mut waiting: VecDeque<TakenEvent> = (0..10).map(|_| TakenEvent::Stranger(ptr::null_mut())).collect();
+        waiting.extend([TakenEvent::Other, TakenEvent::OfQueue(7)]);
+        let mut turned_away = 0;
+        let mut looks = Vec::new();
+        for _ in 0..4 {
+            let found = look(|| waiting.pop_front().unwrap_or(TakenEvent::None), |_| turned_away += 1);
+            looks.push((found, turned_away));
+        }
+        assert_eq!(looks, [(None, 4), (None, 8), (Some(7), 10), (None, 10)]);
+    }
 
     #[test]
     fn refusals_and_ends_are_told_apart() {

@@ -106,6 +106,8 @@ impl Connect for Dialer {
             Some(Waits::ForItsTurn) => self.unbegun.borrow_mut().push(job),
         }
     }
+
+    fn look(&self) {}
 }
 
 impl Dialer {
@@ -204,7 +206,7 @@ impl Side {
     /// Connects its rails, of which one is enough.
     fn connect(&mut self) {
         self.channel.connect(&self.dialer);
-        self.channel.is_connected(self.now).unwrap();
+        self.channel.is_connected(self.now, &Dialer::default()).unwrap();
     }
 
     fn pool(&mut self, bytes: Vec<u8>) -> Pool {
