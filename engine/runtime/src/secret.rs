@@ -66,6 +66,13 @@ pub enum SecretFileError {
         .0.display()
     )]
     NoHome(PathBuf),
+    /// The file system has no way to make a file whole that is not there yet.
+    #[error(
+        "the file system of {} can neither rename without replacing nor link, so that no secret is made there; put one line of 64 \
+         hexadecimal digits there yourself (`openssl rand -hex 32`, then `chmod 600`), or set `session.secret_file` or {SECRET_VARIABLE} to \
+         a file elsewhere", .0.display()
+    )]
+    NotMade(PathBuf),
     /// The system refused.
     #[error("cannot {what} the secret file {}: {reason}", path.display())]
     System {
@@ -76,18 +83,34 @@ pub enum SecretFileError {
     },
 }
 
+/// Bytes that are cleared when they go.
+struct Wiped(Vec<u8>);
+
+impl Wiped {
+    fn parse(&self) -> Result<Secret, SecretError> {
+        Secret::parse(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // The compiler may not leave out a store whose result is looked at.
+        std::hint::black_box(&self.0);
+    }
+}
+
 /// The secret itself, if it is given: by the configuration, else by the environment.
 pub(crate) fn given(configured: Option<&HiddenText>) -> Result<Option<Secret>, SecretFileError> {
-    let (text, from) = match configured {
-        Some(hidden) => (Some(hidden.reveal().to_owned()), "the configuration"),
+    let (parsed, from) = match configured {
+        Some(hidden) => (Some(Secret::parse(hidden.reveal())), "the configuration"),
         None => {
             // Empty is an error: a secret that failed to be put there must not become another one.
             let text = std::env::var_os(SECRET_ITSELF_VARIABLE);
-            (text.map(|text| text.to_string_lossy().into_owned()), SECRET_ITSELF_VARIABLE)
+            (text.map(|text| Wiped(text.into_encoded_bytes()).parse()), SECRET_ITSELF_VARIABLE)
         }
     };
-    let parsed = text.map(|text| Secret::parse(&text)).transpose();
-    parsed.map_err(|source| SecretFileError::Given { from, source })
+    parsed.transpose().map_err(|source| SecretFileError::Given { from, source })
 }
 
 /// Where a secret is looked for.
@@ -163,11 +186,11 @@ fn read(path: &Path) -> Result<Option<Secret>, SecretFileError> {
     if mode & 0o077 != 0 {
         return Err(SecretFileError::Exposed { path: path.to_owned(), mode });
     }
-    let mut text = String::new();
-    let most = SECRET_TEXT_BYTES_MAX as u64 + 1;
-    system("read", path, file.take(most).read_to_string(&mut text))?;
-    let parsed = Secret::parse(&text);
-    parsed.map(Some).map_err(|source| SecretFileError::Malformed { path: path.to_owned(), source })
+    // With room for all of it, so that it is not copied as it grows.
+    let most = SECRET_TEXT_BYTES_MAX + 1;
+    let mut text = Wiped(Vec::with_capacity(most + 64));
+    system("read", path, file.take(most as u64).read_to_end(&mut text.0))?;
+    text.parse().map(Some).map_err(|source| SecretFileError::Malformed { path: path.to_owned(), source })
 }
 
 /// Makes the user's own secret. It appears whole or not at all, and never in the place of another one.
@@ -177,10 +200,12 @@ fn make(path: &Path, random: &mut dyn FnMut(&mut [u8])) -> Result<(), SecretFile
     let mut mark = [0; 8];
     random(&mut mark);
     let fresh = folder.join(format!(".secret-{:016x}", u64::from_ne_bytes(mark)));
-    let made = write_and_link(&fresh, path, &Secret::generate(random));
+    let written = write(&fresh, &Secret::generate(random));
+    let made = written.and_then(|()| publish(|| rename_new(&fresh, path), || fs::hard_link(&fresh, path)));
     let _ = fs::remove_file(&fresh);
     match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()), // Somebody was quicker.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Err(SecretFileError::NotMade(path.to_owned())),
         other => {
             system("make", path, other)?;
             tracing::info!(path = %path.display(), "a secret was made; copy it to the other hosts of the group");
@@ -189,15 +214,40 @@ fn make(path: &Path, random: &mut dyn FnMut(&mut [u8])) -> Result<(), SecretFile
     }
 }
 
-fn write_and_link(fresh: &Path, path: &Path, secret: &Secret) -> io::Result<()> {
+fn write(fresh: &Path, secret: &Secret) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh)?;
-    file.write_all(secret.to_text().as_bytes())?;
-    file.sync_all()?;
-    fs::hard_link(fresh, path)
+    file.write_all(&Wiped(secret.to_text().into_bytes()).0)?;
+    file.sync_all()
+}
+
+/// Renames it, unless there is something of that name.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+}
+
+/// Gives what was written its name, in the first way that the file system has; [`io::ErrorKind::Unsupported`] if it has none.
+fn publish(rename: impl FnOnce() -> io::Result<()>, link: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    use rustix::io::Errno;
+    let is_missing = |error: &io::Error, numbers: &[Errno]| {
+        Errno::from_io_error(error).is_some_and(|number| numbers.contains(&number))
+    };
+    match rename() {
+        Err(error) if is_missing(&error, &[Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP]) => {}
+        other => return other,
+    }
+    // A file system without links refuses them as not permitted.
+    match link() {
+        Err(error) if is_missing(&error, &[Errno::PERM, Errno::NOSYS, Errno::OPNOTSUPP, Errno::MLINK]) => {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        other => other,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -248,6 +298,78 @@ mod tests {
         assert!(matches!(read(&SecretPath::Named(folder.0.clone())), Err(SecretFileError::System { .. })));
         let advice = read(&folder.file("open", &line, 0o644)).unwrap_err().to_string();
         assert!(advice.contains("chmod 600"), "{advice}");
+    }
+
+    /// Whether these bytes are in memory of this process that can be written. They are given inverted, so that the question is no answer.
+    fn is_in_memory(inverted: &[u8]) -> bool {
+        use std::os::unix::fs::FileExt;
+        let memory = File::open("/proc/self/mem").unwrap();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let mut part = vec![0; 1 << 20];
+        let mut is_found = false;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let (range, rights) = (words.next().unwrap(), words.next().unwrap());
+            let is_private = rights.starts_with("rw") && rights.ends_with('p');
+            if !is_private || words.nth(3).is_some_and(|name| name != "[heap]") {
+                continue;
+            }
+            let (mut from, end) = range.split_once('-').map(|(from, end)| (address(from), address(end))).unwrap();
+            while from < end && !is_found {
+                let wanted = part.len().min((end - from) as usize);
+                let Ok(read) = memory.read_at(&mut part[..wanted], from) else { break };
+                let is_it = |found: &[u8]| found.iter().zip(inverted).all(|(found, inverted)| *found == !*inverted);
+                is_found = part[..read].windows(inverted.len()).any(is_it);
+                part.fill(0);
+                // What begins in this part may end in the next one.
+                from += if read > inverted.len() { (read - inverted.len()) as u64 } else { end - from };
+            }
+        }
+        is_found
+    }
+
+    fn address(hexadecimal: &str) -> u64 {
+        u64::from_str_radix(hexadecimal, 16).unwrap()
+    }
+
+    #[test]
+    fn what_a_file_said_is_in_no_memory_when_it_was_read() {
+        let folder = Folder::new("wiped");
+        let path = folder.0.join("secret");
+        // Digits that no other test has, and never behind each other here.
+        let digit = |place: usize| b"0123456789abcdef"[(place * 7 + place / 16 * 5 + 3) % 16];
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        (0..64).for_each(|place| file.write_all(&[digit(place)]).unwrap());
+        drop(file);
+        // The allocator may write over the beginning of what is given back.
+        let tail: Vec<u8> = (32..64).map(|place| !digit(place)).collect();
+        assert!(!is_in_memory(&tail));
+        let shown = black_box((32..64).map(digit).collect::<Vec<u8>>());
+        assert!(is_in_memory(&tail), "it would be found");
+        drop(Wiped(shown));
+        assert!(!is_in_memory(&tail));
+        let secret = SecretPath::Named(path).secret(&mut counting()).unwrap();
+        assert!(!is_in_memory(&tail));
+        drop(secret);
+    }
+
+    #[test]
+    fn a_secret_is_made_in_the_first_way_that_the_file_system_has() {
+        use rustix::io::Errno;
+        let no = |number: Errno| Err(io::Error::from(number));
+        let never = || -> io::Result<()> { panic!("there was a better way") };
+        assert!(publish(|| Ok(()), never).is_ok());
+        let there = publish(|| no(Errno::EXIST), never).unwrap_err();
+        assert_eq!(there.kind(), io::ErrorKind::AlreadyExists);
+        assert!(publish(|| no(Errno::INVAL), || Ok(())).is_ok());
+        let there = publish(|| no(Errno::NOSYS), || no(Errno::EXIST)).unwrap_err();
+        assert_eq!(there.kind(), io::ErrorKind::AlreadyExists);
+        let full = publish(|| no(Errno::NOSPC), never).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        let none = publish(|| no(Errno::INVAL), || no(Errno::PERM)).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::Unsupported);
+        let words = SecretFileError::NotMade("/mnt/secret".into()).to_string();
+        assert!(words.contains("openssl rand -hex 32") && words.contains("session.secret_file"), "{words}");
     }
 
     #[test]

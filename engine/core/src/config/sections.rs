@@ -282,7 +282,7 @@ pub struct SessionConfig {
     pub directory_file: Option<PathBuf>,
 }
 
-/// A text that is never shown: no way of printing it leads to what it says.
+/// A text that is never shown: no way of printing it leads to what it says, and its memory is cleared when it goes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HiddenText(String);
 
@@ -295,6 +295,15 @@ impl HiddenText {
     /// The text itself: never to be logged or put into an error.
     pub fn reveal(&self) -> &str {
         &self.0
+    }
+}
+
+impl Drop for HiddenText {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0).into_bytes();
+        bytes.fill(0);
+        // The compiler may not leave out a store whose result is looked at.
+        std::hint::black_box(&bytes);
     }
 }
 
