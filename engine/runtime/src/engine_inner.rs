@@ -9,7 +9,7 @@ use penstock_memory::LivenessLock;
 use penstock_ring::{Entered, ThreadBound, ThreadBoundError};
 
 use crate::control::Control;
-use crate::shared::{ControlCall, Latch, Shared, WorkerCall};
+use crate::shared::{Closing, ControlCall, Latch, Shared, WorkerCall};
 use crate::worker::Worker;
 
 /// Turns of an inline engine between two looks at its sockets.
@@ -159,8 +159,7 @@ impl<E: Env> EngineInner<E> {
     /// within what the configuration says.
     pub(crate) fn shut_down(&self, within: Option<Duration>) {
         let shared = &self.shared;
-        // SYNC closing: pairs with is_closing()'s Acquire.
-        if shared.closing.swap(true, std::sync::atomic::Ordering::AcqRel) || self.shared.is_inherited() {
+        if shared.closes_as(Closing::ShutDown) || self.shared.is_inherited() {
             return;
         }
         shared.inbox.wake_all();

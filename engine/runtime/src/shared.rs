@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +33,14 @@ use crate::slot::Slot;
 use crate::statistics::{Knocks, WorkerStatistics};
 use crate::transports::TransportReport;
 use crate::worker::Command;
+
+/// Why an engine answers no call any more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Closing {
+    ShutDown = 1,
+    /// Its control loop has panicked.
+    ControlLost = 2,
+}
 
 /// The state of one engine.
 pub(crate) struct Shared<E: Env> {
@@ -77,7 +85,8 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) application: Bell,
     /// Transfers that ended, ever; with the inbox's total it tells whether anything happened.
     pub(crate) completions: AtomicU64,
-    pub(crate) closing: AtomicBool,
+    /// Bits of [`Closing`].
+    pub(crate) closing: AtomicU8,
     /// No new sessions and transfers; those there are come to their end.
     pub(crate) draining: AtomicBool,
 }
@@ -147,6 +156,9 @@ pub(crate) enum ControlCall {
     Drain,
     /// Say goodbye to all, and return then or at this moment.
     Stop { until: Timestamp },
+    /// What a bug might do.
+    #[cfg(test)]
+    Panic,
 }
 
 impl ControlShared {
@@ -430,7 +442,7 @@ impl<E: Env> Shared<E> {
             manager,
             control: ControlShared { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
             completions: AtomicU64::new(0),
-            closing: AtomicBool::new(false),
+            closing: AtomicU8::new(0),
             draining: AtomicBool::new(false),
         })
     }
@@ -501,7 +513,12 @@ impl<E: Env> Shared<E> {
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire) // SYNC closing: pairs with the shutdown's store
+        self.closing.load(Ordering::Acquire) != 0 // SYNC closing: pairs with closes_as()
+    }
+
+    /// Says why no call is answered any more. Whether that was said before.
+    pub(crate) fn closes_as(&self, why: Closing) -> bool {
+        self.closing.fetch_or(why as u8, Ordering::AcqRel) & why as u8 != 0 // SYNC closing: pairs with is_closing()
     }
 
     pub(crate) fn is_draining(&self) -> bool {

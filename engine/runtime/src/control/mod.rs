@@ -11,7 +11,7 @@
 //! - [`advertise`]: what each peer knows of our regions and counters; [`introduce`]: when a session is complete
 //! - [`transport_messages`]: messages between lanes over the control channel
 //! - [`drain`]: how all of them come to rest
-//! - [`leave`]: how a session ends
+//! - [`leave`]: how a session ends; [`lost`]: how all do when the loop panics
 //! - [`life`]: peers that die without a word; [`heartbeat`]: peers on other hosts that say nothing any more
 //! - [`known`]: what engines tell each other about where they are
 //! - [`manager`]: transfers by name: what their transfer manager hears, and what it wants carried out; [`held_up`]: moves that wait
@@ -29,6 +29,7 @@ mod known;
 mod leave;
 mod life;
 mod limits;
+mod lost;
 mod manager;
 mod names;
 mod network;
@@ -37,6 +38,7 @@ mod streams;
 mod transport_messages;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,9 +178,18 @@ impl<E: Env> Control<E> {
         })
     }
 
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(self) {
+        let shared = Arc::clone(&self.shared);
         // Until the end of this thread, however it ends.
-        let _life = self.shared.live();
+        let _life = shared.live();
+        // The loop goes with what it has: of what a panic has left of it nothing is looked at. Peers hear that their connections close.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.turns())) {
+            shared.lose_control();
+            resume_unwind(panic);
+        }
+    }
+
+    fn turns(mut self) {
         while !self.is_stopped() {
             let now = self.shared.env.now();
             if self.stop_by.is_some_and(|stop_by| stop_by <= now) {
@@ -273,6 +284,8 @@ impl<E: Env> Control<E> {
             ControlCall::Manager => {}      // It is turned in every turn.
             ControlCall::LatchArrived => {} // Whoever waits for it is looked at every turn.
             ControlCall::Stop { until } => self.stop(until),
+            #[cfg(test)]
+            ControlCall::Panic => panic!("as a test wants it"),
         }
     }
 

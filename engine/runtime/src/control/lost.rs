@@ -1,0 +1,82 @@
+//! A control loop that has panicked.
+//!
+//! Peers hear that their connections close. Here nothing else would end what waits for them: no session, no transfer, no call. The engine can
+//! only be dropped after that, which takes its memory back as always.
+
+use penstock_core::{Cause, Env};
+use penstock_flows::Event;
+
+use crate::error::ConnectError;
+use crate::manager::key_of;
+use crate::shared::{Closing, ControlCall, Latch, Shared, WorkerCall};
+
+/// What everything ends with: another engine is needed.
+const CAUSE: Cause = Cause::EngineClosed;
+
+impl<E: Env> Shared<E> {
+    /// Ends every session and all that waits for one, and refuses what comes from now on.
+    pub(crate) fn lose_control(&self) {
+        tracing::error!("the control thread has panicked: every session of this engine ends");
+        self.closes_as(Closing::ControlLost);
+        for peer in self.peers.standing() {
+            peer.end(CAUSE);
+            // Nobody says goodbye, so nobody waits for it.
+            let workers = Latch::new(self.workers.len());
+            for port in &self.workers {
+                let (peer, left) = (peer.clone(), workers.clone());
+                port.call(WorkerCall::RemoveLane { peer, cause: CAUSE, left });
+            }
+            self.manager.handle(Event::Left { peer: key_of(&peer), cause: CAUSE }, self.env.now());
+        }
+        self.manager.tell();
+        self.inbox.wake_all();
+        while let Some(call) = self.control.calls.pop() {
+            match call {
+                ControlCall::Connect { answer, .. } => answer.answer(Err(ConnectError::Call(CAUSE))),
+                ControlCall::Ping { echo, .. } => echo.latch.arrive(),
+                ControlCall::Disconnect { left, .. } => left.arrive(),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use penstock_core::Config;
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::flows::RequestId;
+    use crate::flows::relay::{Put, RelaySpec};
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_panic_of_the_control_thread_ends_sessions_and_what_waits_for_them_on_both_sides() {
+        let folder = std::env::temp_dir().join(format!("penstock-control-lost-{}", std::process::id()));
+        let [near, far] =
+            ["near", "far"].map(|name| Engine::start(Config::default().named(name).directory(&folder)).unwrap());
+        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
+        let [back] = &far.peers()[..] else { panic!("one session") };
+        let [here, _there] = [&near, &far].map(|engine| engine.relay(RelaySpec::new().berths(4096, 2, 2)).unwrap());
+        let put = here.put(Put::bytes(b"unread"), &RequestId::new("r").unwrap(), &[&peer]).unwrap();
+        assert!(put.poll().is_none() && peer.ended().is_none());
+        near.engine.shared.control.call(ControlCall::Panic);
+        let since = Instant::now();
+        while peer.ended().is_none() || back.ended().is_none() {
+            assert!(since.elapsed() < PATIENCE, "{:?}, and there {:?}", peer.ended(), back.ended());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(peer.ended(), Some(Cause::EngineClosed));
+        assert!(put.wait(PATIENCE).is_ok_and(|result| result.is_err()), "{:?}", put.poll());
+        let refused = near.connect(&far.descriptor(), PATIENCE).map(drop).unwrap_err();
+        assert!(matches!(refused, ConnectError::Call(Cause::EngineClosed)), "{refused}");
+        assert!(since.elapsed() < PATIENCE, "nothing waited for its time to be over");
+        drop((put, here, near));
+        drop(far);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
