@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(stage_of(&frames(&[core, bounds, post])), Stage::Bounds);
         let kernel = ("copy", "/x/engine/memory/src/copy/cached.rs:20");
         assert_eq!(stage_of(&frames(&[core, bounds, kernel])), Stage::Copy);
-        assert_eq!(stage_of(&frames(&[("add_one", "/x/engine/ring/src/sync.rs:1"), post])), Stage::Post);
+        assert_eq!(stage_of(&frames(&[("count", "/x/engine/ring/src/sync.rs:1"), post])), Stage::Post);
         assert_eq!(stage_of(&frames(&[("_ZN…6notify17h", "/x/engine/transport/src/host/lane.rs:2")])), Stage::Notify);
         assert_eq!(stage_of(&frames(&[core])), Stage::Other);
     }
