@@ -337,8 +337,14 @@ impl PeerState {
             }
             // Who cannot write by itself is gone with the lanes that read its words.
             PeerView::Reported(_) => true,
-            PeerView::Fenced(..) => self.left.load(Ordering::Acquire), // SYNC left: pairs with was_left()
+            // SYNC left: pairs with was_left()
+            PeerView::Fenced(..) => self.left.load(Ordering::Acquire) && !self.is_unproven(),
         }
+    }
+
+    /// Whether its session has left something to a card that never proves to have ended.
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.peer_view.fence().is_some_and(|fence| fence.is_unproven())
     }
 
     /// Whether both sides have left the session, so that nothing of it reaches this engine's memory any more, by the peer's hand or by this

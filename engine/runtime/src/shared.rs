@@ -314,7 +314,7 @@ impl Peers {
     pub(crate) fn remove(&self, peer_index: u32, said_goodbye: bool) {
         let mut table = self.lock();
         let Some(peer) = table.standing.remove(&peer_index) else { return };
-        if said_goodbye {
+        if said_goodbye && !peer.is_unproven() {
             table.taken[peer_index as usize] = false;
         } else {
             table.departed.push(peer);

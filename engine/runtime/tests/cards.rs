@@ -161,6 +161,23 @@ fn a_session_that_has_ended_is_looked_at_until_its_lanes_are_gone() {
 }
 
 #[test]
+fn a_card_that_does_not_give_back_what_a_lane_had_withholds_memory_after_the_session_as_well() {
+    let pair = pair("unproven", 1, false);
+    let (pool, fence) = (pool(&pair.far.0, 1 << 20), pair.far.1.session());
+    fence.unproven.store(true, Ordering::SeqCst);
+    let there = pair.far.0.peers().remove(0);
+    drop((pair.near, pair.peer));
+    until("the session is over here", || there.ended().is_some());
+    until("its lanes are gone", || fence.dropped.load(Ordering::SeqCst) == 1);
+    let LocalQuiesce::Quarantined(held) = pool.revoke(&[(0, 4096)], WITHIN / 4).unwrap() else {
+        panic!("the card may go on")
+    };
+    assert!(!held.is_released());
+    fence.unproven.store(false, Ordering::SeqCst);
+    until("it has given it back", || held.is_released());
+}
+
+#[test]
 fn what_a_card_has_sent_is_open_until_the_other_engine_has_let_go() {
     let pair = pair("open", 1, false);
     let (here, _there) = (pool(&pair.near.0, 1 << 20), pool(&pair.far.0, 1 << 20));

@@ -41,6 +41,11 @@ pub trait Fence: Send + Sync {
     /// Called when the peer has reported withdrawals: this engine's lanes now post a message behind all earlier operations,
     /// whose arrival lets the peer's own fence pass.
     fn on_withdrawals(&self);
+
+    /// Whether this engine's lanes are gone, and a card has ended for none of them what it may still do: it never passes then.
+    fn is_unproven(&self) -> bool {
+        false
+    }
 }
 
 /// The withdrawals that a peer on another host has reported: its newest revision, and a copy of the end of its log.

@@ -7,7 +7,7 @@
 //!               fence said on that very rail, or what the peer was told when the rail was made new
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use penstock_ring::gate::NOTHING;
 use penstock_ring::{LowWaterView, ReadyBits};
@@ -26,6 +26,8 @@ pub(crate) struct LaneFence {
     /// Rails that have not come so far are to be cut off.
     forced: AtomicU64,
     workers: Vec<FenceWaker>,
+    /// A lane is gone whose queues a card has neither made new nor taken back.
+    is_unproven: AtomicBool,
 }
 
 /// How a worker is told to look at its lane.
@@ -53,7 +55,7 @@ impl LaneFence {
         workers: Vec<FenceWaker>,
     ) -> Self {
         let heard = (0..channels * rails).map(|_| AtomicU64::new(here)).collect();
-        Self { own, heard, rails, forced: AtomicU64::new(0), workers }
+        Self { own, heard, rails, forced: AtomicU64::new(0), workers, is_unproven: AtomicBool::new(false) }
     }
 
     /// Nothing older than this revision comes over a rail any more.
@@ -69,6 +71,11 @@ impl LaneFence {
         for channel in channels {
             (0..self.rails).for_each(|rail| self.passes(channel, rail as u8, NOTHING));
         }
+    }
+
+    /// These channels are gone, and a card may go on with what they had.
+    pub(crate) fn left_unproven(&self) {
+        self.is_unproven.store(true, Ordering::Release); // SYNC unproven: pairs with is_unproven()'s Acquire.
     }
 
     /// Whether nothing older than `revision` can come over this rail.
@@ -103,6 +110,10 @@ impl Fence for LaneFence {
 
     fn on_withdrawals(&self) {
         self.wake_all();
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.is_unproven.load(Ordering::Acquire) // SYNC unproven: pairs with left_unproven()'s Release.
     }
 }
 

@@ -397,11 +397,13 @@ impl Drop for VerbsLane {
         hub.give_back(*cq, read);
         hub.drop_inbox(self.inbox);
         drop(hub);
-        // Queues that could not be made new are gone now, and with that is proven what there is to prove.
         let numbers = self.numbers();
-        self.channels.clear();
-        self.low.ended(NOTHING);
-        self.common.fence.ended(numbers);
+        if self.channels.drain(..).filter_map(|channel| channel.give_back().err()).count() == 0 {
+            self.low.ended(NOTHING);
+            self.common.fence.ended(numbers);
+        } else {
+            self.common.fence.left_unproven();
+        }
     }
 }
 

@@ -93,6 +93,8 @@ pub(crate) struct Rail {
     pub(crate) standing: Standing,
     /// The peer was heard in this life.
     pub(crate) is_greeted: bool,
+    /// The session is over, and its queue was not made new: what it has is not proven to have ended.
+    pub(crate) is_open: bool,
     /// How often its queue was made new.
     pub(crate) life: u32,
     /// Room of the queue.
@@ -167,6 +169,7 @@ impl Rail {
             connecting,
             standing: Standing::New,
             is_greeted: false,
+            is_open: false,
             life: 0,
             requests,
             stage: PostingBatch::with_room(requests),

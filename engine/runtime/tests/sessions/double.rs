@@ -68,6 +68,8 @@ pub struct Session {
     pub told: Arc<RemoteGateLog>,
     /// Up to which revision nothing old can land.
     pub passed: AtomicU64,
+    /// A card has not given back what a lane had.
+    pub unproven: AtomicBool,
     /// Whether cutting off works.
     pub obeys: AtomicBool,
     /// The revisions for which it was asked to.
@@ -100,6 +102,10 @@ impl Fence for Session {
 
     fn on_withdrawals(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.unproven.load(Ordering::SeqCst)
     }
 }
 

@@ -38,6 +38,7 @@ impl Registrations {
     }
 }
 
+#[derive(Clone)]
 enum What {
     /// Memory of this process, kept mapped.
     Window(Window),
@@ -218,7 +219,11 @@ impl Drop for Registered {
         self.registrations.lock().remove(&self.local_key);
         // SAFETY: the registration stands, and this is the last that knows it. Its window is dropped after this.
         let answer = unsafe { self.device.verbs.ibv_dereg_mr(self.region.as_ptr()) };
-        complain("ending a registration", &self.device.adapter, &[answer]);
+        if answer != 0 {
+            complain("ending a registration", &self.device.adapter, &[answer]);
+            // The card may go on reaching the memory, which nobody may get then.
+            std::mem::forget(self.what.clone());
+        }
     }
 }
 

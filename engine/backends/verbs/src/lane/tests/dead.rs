@@ -95,3 +95,17 @@ fn the_number_of_a_queue_that_was_given_back_may_be_anothers() {
     hub.lock().take(inbox, &mut items);
     assert_eq!(items.len(), 1, "it is still heard of");
 }
+
+#[test]
+fn a_card_that_makes_a_queue_neither_new_nor_takes_it_back_proves_nothing() {
+    for (resets, backs, is_proven) in [(1, 0, true), (0, 1, true), (u64::MAX, u64::MAX, false)] {
+        let (_network, mut sides) = session(2);
+        let adapter = Arc::clone(&sides[0].engine.adapters[1]);
+        adapter.refuse_resets(resets);
+        adapter.refuse_to_take_back(backs);
+        settle(&mut sides);
+        sides[0].workers[0].lane = None;
+        let fence = sides[0].fence();
+        assert_eq!((fence.is_unproven(), fence.has_passed(u64::MAX)), (!is_proven, is_proven), "{resets}, {backs}");
+    }
+}
