@@ -128,10 +128,7 @@ impl Book {
         self.bytes -= cost_of(&entry.news);
         self.by_address.remove(entry.range(), id);
         self.by_label.remove(&(entry.news.label.clone(), id));
-        // Locked means that it is being mapped at this moment: they go with the entry then, if they are not mapped.
-        if let Ok(mut fds) = entry.fds.try_lock() {
-            fds.take();
-        }
+        entry.drop_fds();
     }
 
     fn learn(&mut self, entry: Arc<RemoteEntry>) {
@@ -206,6 +203,13 @@ pub(crate) struct RemoteEntry {
 }
 
 impl RemoteEntry {
+    /// Its descriptors are of no use any more. Locked means that it is being mapped at this moment: they go with the entry then, if not before.
+    fn drop_fds(&self) {
+        if let Ok(mut fds) = self.fds.try_lock() {
+            fds.take();
+        }
+    }
+
     pub(crate) fn id(&self) -> RegionId {
         RegionId(self.news.id)
     }
@@ -298,8 +302,18 @@ impl PeerState {
     pub(crate) fn end(&self, cause: Cause) {
         // SYNC ended: pairs with ended()
         let _ = self.ended.compare_exchange(0, cause.code(), Ordering::AcqRel, Ordering::Acquire);
-        self.book().introduced = true;
+        let mut book = self.book();
+        book.introduced = true;
+        // Nothing of it is mapped any more: what it has left here is nobody's.
+        book.regions.values().for_each(|entry| entry.drop_fds());
+        drop(book);
         self.news.notify_all();
+    }
+
+    /// Its session is over, and what it had announced is of no use.
+    pub(crate) fn forget_all(&self) {
+        let mut book = self.book();
+        *book = Book { introduced: book.introduced, complete: book.complete, ..Book::default() };
     }
 
     /// Nothing new is submitted from here on, because one side drains; the first reason stays.
@@ -378,6 +392,11 @@ impl PeerState {
         if !matches!(self.peer_view, PeerView::Shared(_)) {
             self.lost.store(true, Ordering::Release); // SYNC lost: pairs with is_lost()
         }
+    }
+
+    /// Whether all of this engine's workers have left it.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire) // SYNC left: pairs with was_left()
     }
 
     /// Every worker of this engine has left it.

@@ -2,6 +2,7 @@
 
 #![expect(missing_docs, reason = "the fields of an error are what its text names")]
 
+use std::borrow::Cow;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -88,7 +89,11 @@ struct Wiped(Vec<u8>);
 
 impl Wiped {
     fn parse(&self) -> Result<Secret, SecretError> {
-        Secret::parse(&String::from_utf8_lossy(&self.0))
+        match String::from_utf8_lossy(&self.0) {
+            Cow::Borrowed(text) => Secret::parse(text),
+            // A copy, which is cleared as well.
+            Cow::Owned(text) => Self(text.into_bytes()).parse(),
+        }
     }
 }
 

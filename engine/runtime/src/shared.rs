@@ -128,6 +128,8 @@ pub(crate) struct ControlShared {
     pub(crate) waker: Arc<dyn Waker>,
     /// The control loop is awake to look at what has changed, or will be.
     announcing: AtomicBool,
+    /// Nobody takes calls any more.
+    is_lost: AtomicBool,
 }
 
 /// What handles and workers ask of the control loop.
@@ -165,6 +167,28 @@ impl ControlShared {
     pub(crate) fn call(&self, call: ControlCall) {
         self.calls.push(call);
         self.waker.wake();
+        // SYNC control-lost: pairs with lose(): it finds this call, or this finds that nobody takes it.
+        if self.is_lost.load(Ordering::SeqCst) {
+            self.answer_lost();
+        }
+    }
+
+    /// The control loop is gone: calls that wait are answered, and so are those that come.
+    pub(crate) fn lose(&self) {
+        // SYNC control-lost: pairs with call().
+        self.is_lost.swap(true, Ordering::SeqCst);
+        self.answer_lost();
+    }
+
+    fn answer_lost(&self) {
+        while let Some(call) = self.calls.pop() {
+            match call {
+                ControlCall::Connect { answer, .. } => answer.answer(Err(ConnectError::Call(Cause::EngineClosed))),
+                ControlCall::Ping { echo, .. } => echo.latch.arrive(),
+                ControlCall::Disconnect { left, .. } => left.arrive(),
+                _ => {}
+            }
+        }
     }
 
     /// Says that regions or counters have changed. Many changes wake the control loop once.
@@ -314,6 +338,7 @@ impl Peers {
     pub(crate) fn remove(&self, peer_index: u32, said_goodbye: bool) {
         let mut table = self.lock();
         let Some(peer) = table.standing.remove(&peer_index) else { return };
+        peer.forget_all();
         if said_goodbye && !peer.is_unproven() {
             table.taken[peer_index as usize] = false;
         } else {
@@ -440,7 +465,12 @@ impl<E: Env> Shared<E> {
             workers: ports,
             next_port: AtomicUsize::new(0),
             manager,
-            control: ControlShared { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
+            control: ControlShared {
+                calls: SegQueue::new(),
+                waker,
+                announcing: AtomicBool::new(false),
+                is_lost: AtomicBool::new(false),
+            },
             completions: AtomicU64::new(0),
             closing: AtomicU8::new(0),
             draining: AtomicBool::new(false),

@@ -234,7 +234,7 @@ pub struct Decoder {
     /// How many of them were read: they go with the next push.
     read: usize,
     skipped: u64,
-    skipped_tokens: usize,
+    skipped_tokens: Vec<usize>,
 }
 
 impl Decoder {
@@ -259,9 +259,9 @@ impl Decoder {
         self.skipped
     }
 
-    /// How many descriptors belong to frames that were skipped since the last call. They come
+    /// How many descriptors belong to each frame that was skipped since the last call and has some. They come
     /// before those of the next frame.
-    pub fn take_skipped_tokens(&mut self) -> usize {
+    pub fn take_skipped_tokens(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.skipped_tokens)
     }
 
@@ -282,7 +282,7 @@ impl Decoder {
                 Some(frame) => return Ok(Some(Received { frame, tokens: header.tokens })),
                 None => {
                     self.skipped += 1;
-                    self.skipped_tokens += header.tokens;
+                    self.skipped_tokens.extend((header.tokens > 0).then_some(header.tokens));
                 }
             }
         }

@@ -55,6 +55,14 @@ impl Rogue {
         self.stream.write_all(bytes).is_ok()
     }
 
+    /// The same with descriptors.
+    pub fn say_with(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "at most 253");
+        sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).is_ok()
+    }
+
     /// Sends a frame with its descriptors.
     pub fn send(&mut self, frame: &Frame, tokens: &[BorrowedFd<'_>]) {
         self.send_claiming(frame, tokens.len(), tokens);

@@ -10,7 +10,7 @@ use crate::folder::Folder;
 use crate::own::Own;
 use crate::pattern;
 use crate::remote::Remote;
-use crate::setting::{Carrier, Memory, SOURCE, Setting, Tuning};
+use crate::setting::{Cards, Carrier, Memory, SOURCE, Setting, Tuning};
 use crate::{Engine, Peer, RemoteRegion, Transfer};
 
 /// How long anything may take that is not the point of a case. Generous: the machine may be busy.
@@ -133,7 +133,17 @@ impl Stage {
         let peer = self.engine.connect(&descriptor, PATIENCE).expect("a session with the target");
         assert_eq!(peer.transport(), self.setting.transport.as_str());
         self.peers.push(peer);
+        self.assert_path(number);
         number
+    }
+
+    /// Fails if memory of a device there is reached otherwise than the setting says.
+    fn assert_path(&self, number: usize) {
+        if self.setting.devices.there() {
+            let is_reached = matches!(self.setting.cards, Cards::BesideDevices { gpudirect: true });
+            let expected = if is_reached { "gpudirect (dma-buf)" } else { "staged" };
+            assert_eq!(self.region(number, KV).access_path(), expected);
+        }
     }
 
     /// Starts an engine with a pool in a target that has none. Answers its descriptor.

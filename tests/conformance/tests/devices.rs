@@ -1,4 +1,5 @@
-//! The suite where pools are of a device's memory, on the stand-in for its driver: staged by each transport, and reached by cards.
+//! The suite where pools are of a device's memory, on the stand-in for its driver: staged by each transport, and reached by cards. What is
+//! registered by hand is host memory here as elsewhere, and so are the sinks of `shards`, whose bytes a processor puts together.
 
 use penstock::config::TransportName;
 use penstock_conformance::{Devices, Place, Setting, suite};
@@ -7,7 +8,7 @@ const fn over(transport: TransportName, devices: Devices) -> Setting {
     Setting::adaptive(transport, 1, Place::Here).devices(devices)
 }
 
-suite!(shm: over(TransportName::Shm, Devices::There));
+suite!(shm: over(TransportName::Shm, Devices::Everywhere));
 suite!(tcp: over(TransportName::Tcp, Devices::Everywhere));
 suite!(datagram: over(TransportName::Datagram, Devices::Here));
 suite!(verbs_staged: over(TransportName::Verbs, Devices::Everywhere).gpudirect(false));

@@ -55,6 +55,7 @@ fn a_region_whose_descriptor_finds_no_room_is_refused_and_its_session_stands() {
     // As many as one peer may leave: 20 of 40. Those that are used make room for others.
     let labels: Vec<String> = (0..30).map(|number| format!("pool-{number}")).collect();
     labels.iter().for_each(|label| make(&mut stage, label));
+    stage.region(0, "pool-29");
     is_written(&stage, "pool-19");
     let why = refusal(&stage, "pool-20");
     assert!(why.contains("session.descriptors"), "{why}");

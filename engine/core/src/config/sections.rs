@@ -438,7 +438,7 @@ impl Default for SessionConfig {
             accepts_per_second: 512,
             descriptors: 0,
             announced_bytes_per_peer: 64 << 20,
-            unsent_bytes: 8 << 20,
+            unsent_bytes: 16 << 20,
             directory_file: None,
         }
     }

@@ -31,8 +31,9 @@ impl Grave {
     /// The peer, of graves that a peer digs by saying something, as many as it likes: they have a share of their own.
     fn digger(&self) -> Option<PeerKey> {
         match self {
+            Self::Request(_) | Self::Cleaned(_) => None,
+            Self::Op(peer, _) | Self::Unasked(peer, _) | Self::Stream(peer, _) => Some(*peer),
             Self::Lost(peer, ..) | Self::GivenUp(peer, _) => Some(*peer),
-            Self::Request(_) | Self::Cleaned(_) | Self::Op(..) | Self::Unasked(..) | Self::Stream(..) => None,
         }
     }
 }
@@ -41,7 +42,7 @@ impl Grave {
 pub(super) struct RelayTombs {
     causes: BTreeMap<Grave, (FlowCause, Timestamp)>,
     order: VecDeque<(Timestamp, Grave)>,
-    /// Those that peers dig: at most a quarter of all, and none of them drives out another one.
+    /// Those that peers dig: at most half of all. A peer's drives out its own.
     order_dug: VecDeque<(Timestamp, Grave)>,
     /// How many of those each peer has.
     dug: BTreeMap<PeerKey, usize>,
@@ -72,7 +73,7 @@ impl RelayTombs {
 
     /// How many may be such as peers dig.
     fn share(&self) -> usize {
-        self.most.div_ceil(4)
+        self.most.div_ceil(2)
     }
 
     fn forget(&mut self, grave: &Grave) -> Option<FlowCause> {
@@ -101,7 +102,11 @@ impl RelayTombs {
         let until = now + self.age;
         if let Some(peer) = grave.digger() {
             if !self.has_room(peer) {
-                return;
+                let own = |(_, grave): &(Timestamp, Grave)| grave.digger() == Some(peer);
+                let Some(oldest) = self.order_dug.iter().position(own).and_then(|at| self.order_dug.remove(at)) else {
+                    return;
+                };
+                self.forget(&oldest.1);
             }
             *self.dug.entry(peer).or_default() += 1;
             self.order_dug.push_back((until, grave.clone()));
@@ -164,8 +169,8 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_none_outlives_its_time() {
-        let mut tombs = RelayTombs::new(3, Duration::from_nanos(10));
-        let grave = |op| Grave::Op(peer(1), op);
+        let mut tombs = RelayTombs::new(4, Duration::from_nanos(10));
+        let grave = |number: u64| Grave::Request(RequestId::new(&format!("r{number}")).unwrap());
         for op in 0..3 {
             tombs.bury(grave(op), FlowCause::Aborted, Timestamp::from_ns(op));
         }
@@ -186,38 +191,42 @@ mod tests {
         for op in [7, 5, 6] {
             tombs.bury(Grave::Lost(peer, request.clone(), op), FlowCause::NoMemory, now);
         }
-        assert_eq!((tombs.dug[&peer], tombs.len()), (2, 2), "the third has no room");
+        assert_eq!((tombs.dug[&peer], tombs.len()), (3, 3));
         assert_eq!(tombs.take_lost(peer, &request, 5), None, "an older one is here");
+        assert_eq!(tombs.take_lost(peer, &request, 7), Some(FlowCause::NoMemory));
         assert_eq!(tombs.take_lost(peer, &request, 7), Some(FlowCause::NoMemory));
         assert_eq!(tombs.take_lost(peer, &request, 7), None);
         tombs.bury(Grave::Lost(peer, request.clone(), 6), FlowCause::Deadline, now);
-        assert_eq!(tombs.dug[&peer], 2, "there is room again");
+        assert_eq!(tombs.dug[&peer], 2);
         tombs.expire(Timestamp::from_ns(11));
         assert_eq!((tombs.dug.len(), tombs.len(), tombs.order_dug.len()), (0, 0, 0));
     }
 
     #[test]
-    fn what_peers_dig_drives_out_nothing_and_each_leaves_as_much_as_it_has_to_others() {
+    fn what_a_peer_digs_drives_out_its_own_and_leaves_as_much_as_it_has_to_others() {
         let mut tombs = RelayTombs::new(64, Duration::from_nanos(10));
         let now = Timestamp::from_ns(1);
-        for op in 0..100 {
-            tombs.bury(Grave::Op(peer(1), op), FlowCause::Aborted, now);
-        }
+        let cleaned = |number: usize| Grave::Cleaned(RequestId::new(&format!("s{number}")).unwrap());
         for number in 0..100 {
+            tombs.bury(cleaned(number), FlowCause::Aborted, now);
             tombs.bury(given_up(1, number), FlowCause::Aborted, now);
+            tombs.bury(Grave::Op(peer(1), number as u64), FlowCause::Aborted, now);
         }
-        assert_eq!(tombs.dug[&peer(1)], 8, "half of a quarter");
+        assert_eq!((tombs.dug[&peer(1)], tombs.order.len()), (16, 32), "half of a half");
         for number in 0..100 {
             tombs.bury(given_up(2, number), FlowCause::Aborted, now);
         }
-        assert_eq!(tombs.dug[&peer(2)], 4, "and half of what is left of it");
-        assert_eq!(tombs.cause(&Grave::Op(peer(1), 52)), Some(FlowCause::Aborted));
-        assert_eq!(tombs.cause(&given_up(1, 0)), Some(FlowCause::Aborted));
-        assert_eq!(tombs.len(), 48 + 8 + 4);
-        // What ends here drives out what ended here, and nothing else.
-        tombs.bury(Grave::Cleaned(RequestId::new("s").unwrap()), FlowCause::Aborted, now);
-        assert_eq!((tombs.cause(&Grave::Op(peer(1), 52)), tombs.len()), (None, 60));
+        assert_eq!((tombs.dug[&peer(1)], tombs.dug[&peer(2)]), (16, 8), "and half of what is left of it");
+        // The newest of each are there.
+        for grave in
+            [given_up(1, 99), Grave::Op(peer(1), 99), given_up(2, 99), given_up(2, 92), cleaned(99), cleaned(68)]
+        {
+            assert_eq!(tombs.cause(&grave), Some(FlowCause::Aborted), "{grave:?}");
+        }
+        for grave in [given_up(1, 91), given_up(2, 91), cleaned(67)] {
+            assert_eq!(tombs.cause(&grave), None, "{grave:?}");
+        }
         tombs.bound(8, Duration::from_nanos(10));
-        assert_eq!((tombs.order.len(), tombs.order_dug.len(), tombs.len()), (6, 2, 8));
+        assert_eq!((tombs.order.len(), tombs.order_dug.len(), tombs.len()), (4, 4, 8));
     }
 }

@@ -145,7 +145,7 @@ fn many_aborts_by_one_peer_drive_out_no_tombstone_and_leave_room_for_others() {
     }
     assert_eq!(world.engines[0].relay.counts().late, 2, "what comes late is known as late");
     assert_eq!(world.engines[0].relay.counts().foreign_aborts, 5_000);
-    assert!(world.engines[0].relay.kept().2 <= 2 + 64 / 4, "they share a quarter of the room");
+    assert!(world.engines[0].relay.kept().2 <= 2 + 64 / 4, "it has half of what peers have");
     // Another peer's are remembered all the same.
     let peer = world.key(1);
     world.event(0, said(peer, "t"));

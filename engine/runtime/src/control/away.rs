@@ -73,6 +73,14 @@ impl<E: Env> Control<E> {
         }
     }
 
+    /// Says in the log why the session of this talk is ended, which a peer can have as often as it connects.
+    pub(super) fn log_end(&mut self, token: u64, why: &str) {
+        let Some(left_out) = self.away_log.take(self.shared.env.now()) else { return };
+        if let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&token) {
+            tracing::warn!(peer = %peer.name, why, not_logged_before = left_out, "a peer ends its session");
+        }
+    }
+
     /// A stranger closed its connection before it said anything, as who looks whether a port is open does.
     pub(super) fn left_silently(&mut self, token: u64) {
         self.shared.knocks.refused.add(1);

@@ -112,6 +112,13 @@ pub(super) struct Call {
     failed: Option<ConnectError>,
 }
 
+impl Drop for Call {
+    /// Whoever waits has an answer, also where the control loop has panicked. The first one counts.
+    fn drop(&mut self) {
+        self.answer.answer(Err(ConnectError::Call(Cause::EngineClosed)));
+    }
+}
+
 impl Call {
     /// This transport does not join the two: the same way is tried again without it.
     pub(super) fn go_without(&mut self, transport: &'static str, why: String) {
@@ -194,7 +201,7 @@ impl<E: Env> Control<E> {
             }
         }
         let nowhere = |name| ConnectError::OtherHost { name, missing: self.shared.missing_in_words() };
-        let error = call.failed.unwrap_or_else(|| nowhere(call.name));
+        let error = call.failed.take().unwrap_or_else(|| nowhere(std::mem::take(&mut call.name)));
         call.answer.answer(Err(error));
     }
 
@@ -203,7 +210,7 @@ impl<E: Env> Control<E> {
         let (reach, secret) = (call.way.reach(), call.secret.clone());
         let Some(peer_index) = shared.peers.reserve() else {
             let text = format!("this engine has {PEERS_MAX} peers, as many as it may have");
-            return call.answer.answer(Err(ConnectError::RefusedHere { name: call.name, text }));
+            return call.answer.answer(Err(ConnectError::RefusedHere { name: call.name.clone(), text }));
         };
         let greeter = Greeter::caller(&shared, call, peer_index, until);
         let line = stream.remote().filter(|_| reach == Scope::Network).map(|remote| {

@@ -217,9 +217,6 @@ impl<S: Stream> Connection<S> {
             if self.stream.has_lost_fds() {
                 self.tokens.push_back(None);
             }
-            if self.tokens.len() > 16 * FRAME_TOKENS_MAX {
-                return Err(WireError::TooManyTokens(self.tokens.len()).into());
-            }
         }
         Ok(())
     }
@@ -243,16 +240,22 @@ impl<S: Stream> Connection<S> {
     /// The next whole frame and its descriptors.
     pub(super) fn next(&mut self) -> Result<Option<(Frame, FrameFds)>, Broken> {
         let received = self.decoder.next_frame()?;
-        let skipped = self.decoder.take_skipped_tokens().min(self.tokens.len());
-        self.tokens.drain(..skipped);
+        for expected in self.decoder.take_skipped_tokens() {
+            drop(self.take_fds(expected)?);
+        }
         let Some(Received { frame, tokens: expected }) = received else {
-            // Descriptors that no frame under way can name are not kept for later ones.
-            return if self.tokens.len() > FRAME_TOKENS_MAX && !self.decoder.has_partial() {
+            // Those of a frame come with its first byte: of one alone is left what waits here, and the place of those that were lost.
+            return if self.tokens.len() > FRAME_TOKENS_MAX + 1 {
                 Err(WireError::TooManyTokens(self.tokens.len()).into())
             } else {
                 Ok(None)
             };
         };
+        Ok(Some((frame, self.take_fds(expected)?)))
+    }
+
+    /// The descriptors of the next frame that has some.
+    fn take_fds(&mut self, expected: usize) -> Result<FrameFds, Broken> {
         let mut fds = Vec::with_capacity(expected);
         while fds.len() < expected {
             match self.tokens.pop_front() {
@@ -261,7 +264,7 @@ impl<S: Stream> Connection<S> {
                 None => return Err(WireError::MissingTokens { expected, found: fds.len() }.into()),
             }
         }
-        Ok(Some((frame, FrameFds { fds, expected })))
+        Ok(FrameFds { fds, expected })
     }
 }
 

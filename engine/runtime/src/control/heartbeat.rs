@@ -36,6 +36,15 @@ pub(super) enum PendingPing {
     Introduction,
 }
 
+impl Drop for Probe {
+    /// Whoever waits for the answer has one, also where the control loop has panicked.
+    fn drop(&mut self) {
+        if let PendingPing::Caller(echo) = &self.waiting {
+            echo.latch.arrive();
+        }
+    }
+}
+
 /// Questions are due at multiples of this part of the heartbeat.
 const GRAINS: u32 = 12;
 /// The part of the heartbeat after which a silent peer is asked.
@@ -124,8 +133,8 @@ impl<E: Env> Control<E> {
             return;
         };
         let probe = self.probes.swap_remove(place);
-        match probe.waiting {
-            PendingPing::Newcomer(newcomer) => self.refuse_newcomer(newcomer),
+        match &probe.waiting {
+            &PendingPing::Newcomer(newcomer) => self.refuse_newcomer(newcomer),
             PendingPing::Caller(echo) => echo.came(self.shared.env.now().since(probe.asked)),
             PendingPing::Introduction => self.introduced(token),
         }
@@ -137,8 +146,8 @@ impl<E: Env> Control<E> {
         self.probes = kept;
         let gone: Vec<Probe> = gone;
         for probe in gone {
-            match probe.waiting {
-                PendingPing::Newcomer(newcomer) => self.newcomer_may_go_on(newcomer),
+            match &probe.waiting {
+                &PendingPing::Newcomer(newcomer) => self.newcomer_may_go_on(newcomer),
                 PendingPing::Caller(echo) => echo.latch.arrive(),
                 // Whoever waits for the session sees that it has ended.
                 PendingPing::Introduction => {}

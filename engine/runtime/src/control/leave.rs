@@ -41,6 +41,13 @@ impl Leaving {
     }
 }
 
+impl Drop for Leaving {
+    /// Whoever waits for the end has it, also where the control loop has panicked.
+    fn drop(&mut self) {
+        self.waiting.iter().for_each(|latch| latch.arrive());
+    }
+}
+
 impl<E: Env> Control<E> {
     /// Ends a session from this side.
     pub(super) fn leave(&mut self, token: u64, cause: Cause, waiting: Option<Arc<Latch>>) {

@@ -403,7 +403,7 @@ impl<E: Env> Control<E> {
                             Err(Unlearned::Nonsense) => false,
                             Err(Unlearned::TooMuch) => {
                                 self.shared.knocks.announced_too_much.add(1);
-                                self.log_away(None, "a peer announces more than `session.announced_bytes_per_peer`");
+                                self.log_end(token, "it announces more than `session.announced_bytes_per_peer`");
                                 return self.leave(token, Cause::PeerCorrupt, None);
                             }
                         }
@@ -446,7 +446,7 @@ impl<E: Env> Control<E> {
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };
                 if !makes_sense {
-                    tracing::warn!("a peer says what makes no sense in a session");
+                    self.log_end(token, "it says what makes no sense in a session");
                     self.shared.knocks.garbled.add(1);
                     self.leave(token, Cause::PeerCorrupt, None);
                 }

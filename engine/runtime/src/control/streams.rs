@@ -97,8 +97,8 @@ impl<E: Env> Control<E> {
 
     /// The session cannot do without its streams.
     fn lose_streams(&mut self, session: u64, reason: &str) {
-        if let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&session) {
-            tracing::warn!(peer = %peer.name, reason, "a data stream of a session is missing");
+        if let Some(Talk { phase: Phase::Open { .. }, .. }) = self.talks.get(&session) {
+            self.log_end(session, &format!("a data stream is missing: {reason}"));
             self.leave(session, Cause::PeerLost, None);
         }
     }

@@ -48,7 +48,8 @@ impl<E: Env> Control<E> {
         });
         if let Err(cause) = heard {
             peer.note_loss(|| loss_of(peer, cause));
-            tracing::warn!(peer = %peer.name, %cause, "what a peer's lanes say ends the session");
+            let why = format!("what its lanes say: {cause}");
+            self.log_end(token, &why);
             self.leave(token, cause, None);
         }
     }

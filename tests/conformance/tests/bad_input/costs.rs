@@ -1,5 +1,8 @@
 //! What one peer may cost: regions and questions without end.
 
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+
 use penstock::config::TransportName;
 use penstock::session::descriptor::EngineDescriptor;
 use penstock::session::{Frame, RegionNews, RegionsAdvertised};
@@ -12,16 +15,25 @@ use penstock_conformance::{Place, Setting};
 fn victim(folder: &Folder, configured: impl FnOnce(Config) -> Config) -> (Engine<SystemEnv>, Intruder) {
     let setting = Setting::adaptive(TransportName::Shm, 1, Place::Here);
     let engine = Engine::start(configured(setting.spec(folder.path(), "victim").config())).unwrap();
-    let card = EngineDescriptor::decode(&engine.descriptor()).unwrap();
-    let intruder = Rogue::connect(card.socket.as_ref()).greet(&card).join();
+    let intruder = joined(&engine);
     (engine, intruder)
+}
+
+fn joined(engine: &Engine<SystemEnv>) -> Intruder {
+    let card = EngineDescriptor::decode(&engine.descriptor()).unwrap();
+    Rogue::connect(card.socket.as_ref()).greet(&card).join()
 }
 
 /// Regions with texts as long as they may be.
 fn regions(ids: impl Iterator<Item = u32>) -> Frame {
+    regions_with(ids, false)
+}
+
+/// The same, each with a descriptor if asked for.
+fn regions_with(ids: impl Iterator<Item = u32>, has_fds: bool) -> Frame {
     let rights = Rights::READ_WRITE.into();
     let (label, path) = ("x".repeat(128), vec![7; 256]);
-    let one = |id| RegionNews {
+    let one = |(place, id): (usize, u32)| RegionNews {
         id,
         generation: 1,
         label: label.clone(),
@@ -30,9 +42,9 @@ fn regions(ids: impl Iterator<Item = u32>) -> Frame {
         rights,
         block_bytes: 4096,
         path: path.clone(),
-        token: None,
+        token: has_fds.then_some(place as u8),
     };
-    Frame::Regions(RegionsAdvertised { revision: 0, news: ids.map(one).collect() })
+    Frame::Regions(RegionsAdvertised { revision: 0, news: ids.enumerate().map(one).collect() })
 }
 
 fn still_answers(intruder: &mut Intruder, number: u64) {
@@ -70,4 +82,41 @@ fn questions_of_a_peer_that_does_not_read_end_its_session() {
     assert!(sent < 2000, "it is answered without end");
     assert_eq!(engine.network_statistics().unread, 1);
     assert!(engine.peers().is_empty());
+}
+
+#[test]
+fn descriptors_of_sessions_that_have_ended_are_nobodys() {
+    let folder = Folder::fresh();
+    let (engine, mut intruder) = victim(&folder, |config| config.descriptors(60));
+    let file = File::open("/dev/null").unwrap();
+    let fds: Vec<BorrowedFd<'_>> = (0..20).map(|_| file.as_fd()).collect();
+    // They stay, and never say that they have left.
+    let mut ended = Vec::new();
+    for _ in 0..10 {
+        intruder.rogue.send(&regions_with(0..20, true), &fds);
+        still_answers(&mut intruder, 1);
+        intruder.rogue.say(b"GET / HTTP/1.1");
+        intruder.wait_for_the_end();
+        ended.push(std::mem::replace(&mut intruder, joined(&engine)));
+    }
+    assert_eq!(engine.network_statistics().regions_without_fds, 0);
+}
+
+#[test]
+fn descriptors_that_no_frame_has_end_their_session() {
+    let folder = Folder::fresh();
+    let (engine, mut intruder) = victim(&folder, |config| config);
+    let file = File::open("/dev/null").unwrap();
+    let fds: Vec<BorrowedFd<'_>> = (0..64).map(|_| file.as_fd()).collect();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    // A frame that goes on for long, with what belongs to 16.
+    let long = encoded(&regions(0..400), 64);
+    for at in 0..16 {
+        intruder.rogue.say_with(&long[at * 40..][..40], &fds);
+    }
+    intruder.wait_for_the_end();
+    assert_eq!(engine.network_statistics().garbled, 1);
+    let most = before + 100;
+    assert!(open() < most, "{} descriptors are open, {before} were before", open());
 }

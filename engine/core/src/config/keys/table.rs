@@ -436,7 +436,7 @@ pub const KEYS: &[KeyDoc] = &[
     },
     KeyDoc {
         key: "session.unsent_bytes",
-        default: "8388608",
+        default: "16777216",
         unit: "B",
         range: Range::Number { min: 1 << 20, max: 1 << 30 },
         what: "Control frames that may wait for one peer that does not read. At more the session ends with `PeerLost`.",
