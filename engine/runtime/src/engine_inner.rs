@@ -183,7 +183,7 @@ impl<E: Env> EngineInner<E> {
             });
         } else {
             self.stop_threads();
-            shared.workers_are_gone();
+            shared.say_what_was_left();
         }
         shared.manager.fall_silent();
         shared.peers.lose_all();

@@ -66,6 +66,8 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) counters: CounterBook,
     pub(crate) peers: Peers,
     pub(crate) quarantine: Quarantine,
+    /// Sessions that a control loop that is lost has not seen to their ends, and what opens when all workers have left.
+    pub(crate) unsaid: Mutex<Vec<(Arc<PeerState>, Arc<Latch>)>>,
     /// Descriptors of peers' memory that nothing has mapped yet.
     pub(crate) fd_budget: Arc<FdBudget>,
     pub(crate) endings: Endings,
@@ -455,6 +457,7 @@ impl<E: Env> Shared<E> {
             inbox: Inbox::default(),
             peers: Peers::default(),
             quarantine: Quarantine::default(),
+            unsaid: Mutex::default(),
             fd_budget,
             endings: Endings::default(),
             renewals: Renewals::default(),

@@ -4,12 +4,13 @@
 //! only be dropped after that, which takes its memory back as always.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use penstock_core::{Cause, Env};
 use penstock_flows::Event;
 
 use crate::manager::key_of;
+use crate::peer_state::PeerState;
 use crate::shared::{Closing, Latch, Shared, WorkerCall};
 
 /// What everything ends with: another engine is needed.
@@ -30,6 +31,7 @@ impl<E: Env> Shared<E> {
                 let (peer, left) = (Arc::clone(peer), Arc::clone(&workers));
                 port.call(WorkerCall::RemoveLane { peer, cause: CAUSE, left });
             }
+            self.unsaid().push((Arc::clone(peer), workers));
         }
         // What has panicked may have been the manager: it is told of each by itself.
         for peer in &standing {
@@ -40,12 +42,19 @@ impl<E: Env> Shared<E> {
         self.inbox.wake_all();
     }
 
-    /// The workers of an engine whose control loop is lost have ended: what it would have said of each session is said now.
-    pub(crate) fn workers_are_gone(&self) {
-        for peer in self.peers.standing().iter().filter(|peer| !peer.has_left()) {
-            self.segments.owner_state.count_session_end(peer.peer_index);
-            peer.was_left();
+    /// The threads of this engine have ended. What a control loop that is lost would have said of sessions is said now: of those that all workers
+    /// have left.
+    pub(crate) fn say_what_was_left(&self) {
+        for (peer, workers) in self.unsaid().drain(..) {
+            if workers.is_open() && !peer.has_left() {
+                self.segments.owner_state.count_session_end(peer.peer_index);
+                peer.was_left();
+            }
         }
+    }
+
+    fn unsaid(&self) -> MutexGuard<'_, Vec<(Arc<PeerState>, Arc<Latch>)>> {
+        self.unsaid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
