@@ -13,9 +13,9 @@ pub const DEVICE_PAGE_BYTES: u64 = 2 << 20;
 
 /// Memory of an engine, of such a kind as its case has.
 pub enum Own {
-    /// Of its host.
+    /// A pool of host memory, in blocks.
     Host(Pool),
-    /// Of the first device.
+    /// A pool of the first device's memory, in blocks.
     Device(DevicePool<SystemEnv>),
     /// As long as was asked for, of the first device, whose pools are longer. It has no blocks.
     Part(LocalRegion<SystemEnv>),

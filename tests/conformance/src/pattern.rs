@@ -69,7 +69,7 @@ pub fn fill(memory: &impl Bytes, seed: u64) {
     }
 }
 
-/// What memory holds.
+/// All bytes that this memory holds now.
 pub fn read(memory: &impl Bytes) -> Vec<u8> {
     let mut found = vec![0; memory.count() as usize];
     memory.read(0, &mut found);

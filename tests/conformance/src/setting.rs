@@ -80,7 +80,7 @@ pub enum Memory {
 /// At which ends the pools of a case are of a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Devices {
-    /// At none.
+    /// All pools are of host memory.
     #[default]
     Nowhere,
     /// At the engine that begins transfers.

@@ -132,7 +132,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Inner {
-    /// Each since then.
+    /// Queues to connect that no thread has begun, each with the moment since when it waits.
     jobs: VecDeque<(Instant, Job)>,
     threads: usize,
     /// No thread could be started, and none is asked for before then.

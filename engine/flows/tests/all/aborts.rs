@@ -125,7 +125,7 @@ fn what_a_peer_says_of_a_request_that_it_gave_up_is_known_as_given_up() {
     }
     let without = join(&mut world, &["b"]);
     assert_eq!(world.engines[0].relay.join_result(without), None);
-    // Not for ever.
+    // The tombstone goes with its time, and the name can be used again.
     world.wait(LATER);
     world.wires.clear();
     let peer = world.key(2);
