@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use penstock::config::TransportName;
 use penstock::transport::Placement;
 use penstock::{Completed, Fault, NoteId, Notification, Plan, Rights, Span, Submit, SubmitError};
 
@@ -140,8 +141,11 @@ impl Stage {
     /// Fails if memory of a device there is reached otherwise than the setting says.
     fn assert_path(&self, number: usize) {
         if self.setting.devices.there() {
-            let is_reached = matches!(self.setting.cards, Cards::BesideDevices { gpudirect: true });
-            let expected = if is_reached { "gpudirect (dma-buf)" } else { "staged" };
+            let expected = match (self.setting.transport, self.setting.cards) {
+                (TransportName::Local, _) => "device",
+                (_, Cards::BesideDevices { gpudirect: true }) => "gpudirect (dma-buf)",
+                _ => "staged",
+            };
             assert_eq!(self.region(number, KV).access_path(), expected);
         }
     }
