@@ -133,7 +133,7 @@ pub trait Reactor: Send {
     /// Stops watching a stream.
     fn unwatch_stream(&mut self, stream: &Self::Stream) -> io::Result<()>;
 
-    /// Makes a wait return whenever `bell` is rung.
+    /// Makes a wait return whenever `bell` is rung, which is a descriptor that the wait reads, and nobody else has.
     fn watch_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()>;
 
     /// Makes a wait return whenever this descriptor is readable. It is not read: who owns it makes it quiet again.

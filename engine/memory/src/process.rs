@@ -105,6 +105,19 @@ pub fn socket_process(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
+/// Has the kernel refuse descriptors that come to a Unix socket with its bytes: to close one that a peer has made so may take as long as that
+/// peer likes. Answers whether it does; Linux before 6.16 cannot.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> bool {
+    /// `SO_PASSRIGHTS`, which libc does not name yet.
+    const PASS_RIGHTS: libc::c_int = 83;
+    let no: libc::c_int = 0;
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of a live integer of that size.
+    let status =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, (&raw const no).cast(), len) };
+    status == 0
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;

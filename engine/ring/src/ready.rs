@@ -91,7 +91,7 @@ impl ReadyBits {
             // SYNC sleep: pairs with the barrier in `Sleeper::prepare`.
             word.or_then_barrier(bit);
         }
-        bell.take_flag()
+        bell.is_first()
     }
 
     /// Takes the marked bits of a word; poll what they name *afterwards*. Zero beyond the end.

@@ -4,7 +4,7 @@
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use penstock_ring::{
@@ -358,6 +358,43 @@ fn bell_is_rung_by_one_of_two() {
         let thread = thread::spawn(move || other.must_ring());
         let mine = ringer.must_ring();
         assert!(mine ^ thread.join().unwrap());
+    });
+}
+
+/// Ringers that know nothing of each other: whoever has rung for one sleep rings for the next one as well, and none keeps the other quiet.
+#[test]
+fn bell_is_rung_by_each_for_each_sleep() {
+    model(|| {
+        let (sleeper, ringer) = bell::pair();
+        let work = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+        let other = sleeper.ringer();
+        let source = Arc::clone(&work[0]);
+        let descriptor = Arc::new(AtomicBool::new(false));
+        let rung = Arc::clone(&descriptor);
+        let thread = thread::spawn(move || {
+            for piece in 1..=2 {
+                source.store(piece, Ordering::Relaxed);
+                if other.must_ring() {
+                    rung.store(true, Ordering::Release);
+                }
+            }
+        });
+        let mut seen = 0;
+        for _ in 0..2 {
+            // Silenced behind each sleep.
+            descriptor.swap(false, Ordering::AcqRel);
+            sleeper.prepare();
+            seen = work[0].load(Ordering::Relaxed);
+            if seen == 2 {
+                sleeper.awake();
+                break;
+            }
+        }
+        work[1].store(1, Ordering::Relaxed);
+        let mine = ringer.must_ring();
+        thread.join().unwrap();
+        assert!(mine ^ (seen == 2), "asleep, and not rung by this one");
+        assert!(seen == 2 || descriptor.load(Ordering::Acquire), "asleep in the second sleep with work to do");
     });
 }
 

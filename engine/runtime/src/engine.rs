@@ -2,8 +2,8 @@
 
 use std::borrow::Borrow;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,8 +15,9 @@ use penstock_memory::{DeviceMemory, HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
 use penstock_session::EngineDescriptor;
 use penstock_session::descriptor::ADDRESSES_MAX;
-use penstock_transport::host::EngineSegments;
+use penstock_transport::host::{EngineSegments, OwnBell, silence};
 use penstock_transport::{Devices, Driver, PacketStatistics, Scope, Staging, Transport};
+use rustix::event::epoll;
 
 use crate::control::{Control, Wanted};
 use crate::engine_inner::{EngineInner, Inline};
@@ -43,8 +44,6 @@ pub struct Engine<E: Env = SystemEnv> {
     pub(crate) engine: Arc<EngineInner<E>>,
     /// What [`Engine::arm`] has seen.
     seen: AtomicU64,
-    /// The descriptor of an inline engine's reactor; others use the application's bell.
-    descriptor: Option<std::os::fd::OwnedFd>,
 }
 
 /// Whether the event fd may be slept on: the answer of [`Engine::arm`].
@@ -98,11 +97,11 @@ impl<E: Env> Engine<E> {
         let system = |what| move |source| StartError::System { what, source };
         let own = make(&segments, &registry).map_err(system("a transport of the caller's own"))?;
         let transport_env: Arc<dyn TransportEnv> = Arc::new(env.clone());
-        let Opened { transports, reports, devices } =
-            transports::open(&transport_env, &config, &segments, &registry, own)?;
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
+        let Opened { transports, reports, devices } =
+            transports::open(&transport_env, &config, &segments, &registry, Path::new(&path), own)?;
         let mut listeners = vec![listener];
         let is_network = transports.iter().any(|transport| transport.scope() == Scope::Network);
         let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
@@ -154,8 +153,9 @@ impl<E: Env> Engine<E> {
             return Self::start_inline(&shared, reactor, listeners, workers).map_err(system("a reactor"));
         }
         let control = Control::new(&shared, reactor, listeners).map_err(system("a reactor"))?;
-        let engine = spawn(&shared, control, workers)?;
-        Ok(Self { engine, seen: AtomicU64::new(0), descriptor: None })
+        let event_fd = event_set(&shared.segments.bells()[0]).map_err(system("an epoll set"))?;
+        let engine = spawn(&shared, control, workers, event_fd)?;
+        Ok(Self { engine, seen: AtomicU64::new(0) })
     }
 
     fn start_inline(
@@ -165,16 +165,19 @@ impl<E: Env> Engine<E> {
         workers: Vec<Worker<E>>,
     ) -> std::io::Result<Self> {
         for bell in shared.segments.bells() {
-            reactor.watch_bell(bell.as_fd())?;
+            bell.descriptors().try_for_each(|descriptor| reactor.watch_bell(descriptor))?;
         }
         for driver in workers.iter().flat_map(|worker| &worker.drivers) {
             reactor.watch_driver(driver.fd())?;
         }
-        let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let event_fd = match reactor.descriptor() {
+            Some(descriptor) => descriptor.try_clone_to_owned()?,
+            None => event_set(&shared.segments.bells()[0])?,
+        };
         let control = Control::new(shared, reactor, listeners)?;
         let worker = workers.into_iter().next().expect("an inline engine has one worker");
-        let engine = EngineInner::inline(Arc::clone(shared), Inline::new(worker, control));
-        Ok(Self { engine, seen: AtomicU64::new(0), descriptor })
+        let engine = EngineInner::inline(Arc::clone(shared), Inline::new(worker, control), event_fd);
+        Ok(Self { engine, seen: AtomicU64::new(0) })
     }
 
     /// From the configuration; drawn at random if that has none.
@@ -444,10 +447,7 @@ impl<E: Env> Engine<E> {
     /// A descriptor for `poll` or `epoll`: readable when something happened after [`Engine::arm`], and for an inline engine also when it
     /// has to be turned for the sake of a deadline: then nothing may have happened yet.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        match &self.descriptor {
-            Some(descriptor) => descriptor.as_fd(),
-            None => self.engine.shared.segments.bells()[0].as_fd(),
-        }
+        self.engine.event_fd.as_fd()
     }
 
     /// Asks for the event fd to be rung, right before sleeping on it. `Busy` means that transfers
@@ -455,9 +455,8 @@ impl<E: Env> Engine<E> {
     pub fn arm(&self) -> Result<Armed, Cause> {
         let shared = &self.engine.shared;
         shared.check_usable()?;
-        let bell = &shared.segments.bells()[0];
         // The bell may still sound from the last sleep.
-        let _ = rustix::io::read(bell, &mut [0u8; 8]);
+        shared.segments.bells()[0].descriptors().for_each(silence);
         let sleeper = shared.segments.sleeper(0);
         sleeper.prepare();
         let idle = self.engine.with_inline(Inline::rest).unwrap_or(Ok(true))?;
@@ -597,6 +596,14 @@ impl<E: Env> Connecting<E> {
 }
 
 /// Listens at the configured addresses. Answers with them, as others can use them.
+/// What an application sleeps on whose engine has threads: readable while its bell sounds.
+fn event_set(bell: &OwnBell) -> std::io::Result<OwnedFd> {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let add = |descriptor| epoll::add(&set, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    bell.descriptors().try_for_each(add)?;
+    Ok(set)
+}
+
 fn listen_for_others<E: Env>(
     env: &E,
     config: &Config,
@@ -663,6 +670,7 @@ fn spawn<E: Env>(
     shared: &Arc<Shared<E>>,
     control: Control<E>,
     workers: Vec<Worker<E>>,
+    event_fd: OwnedFd,
 ) -> Result<Arc<EngineInner<E>>, StartError> {
     let (env, mut threads) = (&shared.env, Vec::with_capacity(1 + workers.len()));
     let mut start = |name: &str, core, body| {
@@ -687,7 +695,7 @@ fn spawn<E: Env>(
     drop(begun); // Once each worker has sent, or panicked, nothing more comes.
     let failed = begins.iter().find_map(Result::err);
     let failed = failed.map_or(Ok(()), |source| Err(StartError::System { what: DRIVER, source }));
-    let engine = EngineInner::threaded(Arc::clone(shared), threads);
+    let engine = EngineInner::threaded(Arc::clone(shared), threads, event_fd);
     // Those that run already are told to stop.
     started.and(failed).inspect_err(|_| engine.shut_down(None)).map(|()| engine)
 }

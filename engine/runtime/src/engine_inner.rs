@@ -1,5 +1,6 @@
 //! What every handle of an engine holds: the shared state and, for an inline engine, its loop.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Env, Timestamp};
 use penstock_memory::LivenessLock;
 use penstock_ring::{Entered, ThreadBound, ThreadBoundError};
+use penstock_transport::host::silence;
 
 use crate::control::Control;
 use crate::shared::{Closing, ControlCall, Latch, Shared, WorkerCall};
@@ -28,6 +30,8 @@ pub(crate) struct EngineInner<E: Env> {
     pub(crate) shared: Arc<Shared<E>>,
     inline: Option<ThreadBound<Inline<E>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// What an application sleeps on: the descriptor of an inline engine's reactor, else a set with the application's bell.
+    pub(crate) event_fd: OwnedFd,
 }
 
 /// An engine without threads: one worker and the control loop, turned by the caller.
@@ -59,7 +63,7 @@ impl<E: Env> Inline<E> {
     #[cold]
     pub(crate) fn rest(&mut self) -> bool {
         // The worker's bell wakes the same descriptor and may still sound.
-        let _ = rustix::io::read(&self.worker.shared.segments.bells()[1], &mut [0u8; 8]);
+        self.worker.shared.segments.bells()[1].descriptors().for_each(silence);
         // Whatever wakes the caller, its next turn looks at the sockets and at what is due there.
         self.since_control = TURNS_PER_CONTROL;
         if self.worker.turn() {
@@ -72,6 +76,7 @@ impl<E: Env> Inline<E> {
 
     fn turn_control(&mut self) -> bool {
         self.since_control = 0;
+        self.worker.sleeper.awake();
         self.control.turn(Some(Duration::ZERO))
     }
 }
@@ -84,12 +89,12 @@ fn refused(error: ThreadBoundError) -> Cause {
 }
 
 impl<E: Env> EngineInner<E> {
-    pub(crate) fn inline(shared: Arc<Shared<E>>, inline: Inline<E>) -> Arc<Self> {
-        Arc::new(Self { shared, inline: Some(ThreadBound::new(inline)), threads: Mutex::default() })
+    pub(crate) fn inline(shared: Arc<Shared<E>>, inline: Inline<E>, event_fd: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { shared, inline: Some(ThreadBound::new(inline)), threads: Mutex::default(), event_fd })
     }
 
-    pub(crate) fn threaded(shared: Arc<Shared<E>>, threads: Vec<JoinHandle<()>>) -> Arc<Self> {
-        Arc::new(Self { shared, inline: None, threads: Mutex::new(threads) })
+    pub(crate) fn threaded(shared: Arc<Shared<E>>, threads: Vec<JoinHandle<()>>, event_fd: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { shared, inline: None, threads: Mutex::new(threads), event_fd })
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,12 +45,13 @@ pub(crate) struct Opened {
 }
 
 /// Opens the transports that the configuration allows. One of the caller's own takes the place of the one that has its
-/// name; the others follow.
+/// name; the others follow. `socket` is where the engine listens already.
 pub(crate) fn open(
     env: &Arc<dyn TransportEnv>,
     config: &Config,
     segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
+    socket: &Path,
     mut own: Vec<Arc<dyn Transport>>,
 ) -> Result<Opened, StartError> {
     // An engine that has nothing but transports of the caller's own has the caller's devices.
@@ -65,7 +67,7 @@ pub(crate) fn open(
                 let local = LocalTransport::new(Arc::clone(segments), opened.devices.clone());
                 Ok((Arc::new(local) as Arc<dyn Transport>, Vec::new()))
             }
-            None => open_one(name, env, config, (segments, registry), opened.devices.as_ref())?,
+            None => open_one(name, env, config, (segments, registry), socket, opened.devices.as_ref())?,
         };
         match one {
             Ok((transport, details)) => {
@@ -96,6 +98,7 @@ fn open_one(
     env: &Arc<dyn TransportEnv>,
     config: &Config,
     (segments, registry): (&Arc<EngineSegments>, &Arc<Registry>),
+    socket: &Path,
     devices: Option<&Arc<dyn Devices>>,
 ) -> Result<One, StartError> {
     let (segments, registry, choices) = (Arc::clone(segments), Arc::clone(registry), &config.transports);
@@ -103,7 +106,8 @@ fn open_one(
     let transport: Arc<dyn Transport> = match name {
         TransportName::Shm => {
             let process_vm = choices.process_vm == ProcessVmChoice::Auto;
-            Arc::new(ShmTransport::new(segments, registry, process_vm))
+            let shm = ShmTransport::new(segments, registry, process_vm, &socket.with_extension("bell"));
+            Arc::new(shm.map_err(|source| StartError::System { what: "a socket where peers ring", source })?)
         }
         TransportName::Verbs => {
             check_manager(choices.verbs_connect, device::has_manager)?;
@@ -269,7 +273,9 @@ mod tests {
         let segments = EngineSegments::create(1).expect("memory");
         let config = Config::default().transports(names.iter().copied());
         let env: Arc<dyn TransportEnv> = Arc::new(SystemEnv);
-        open(&env, &config, &segments, &Arc::new(Registry::new()), Vec::new())
+        let thread = format!("penstock-opened-{}-{:?}", std::process::id(), std::thread::current().id());
+        let socket = std::env::temp_dir().join(thread);
+        open(&env, &config, &segments, &Arc::new(Registry::new()), &socket, Vec::new())
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock::limits::FRAME_TOKENS_MAX;
@@ -17,6 +18,7 @@ use penstock::session::{Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalC
 use penstock::transport::Fds;
 use penstock::transport::host::bounce::Banks;
 use penstock::transport::host::{EngineSegments, MailboxView, mailbox_bytes, ring_segment_bytes};
+use penstock_shm::bells::Doors;
 use penstock_shm::offer;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -203,7 +205,7 @@ impl Greeted {
         let segments = EngineSegments::create(1).expect("memory for what is shared");
         let rings = offer::make_rings(usize::from(self.theirs.workers)).expect("memory for the rings");
         let slots = Banks::create(1).expect("memory for the slots");
-        let tokens = offer::fds(&segments, &rings, &slots).expect("they can be passed on");
+        let tokens = offer::fds(&segments, &rings, &slots, bells(&segments)).expect("they can be passed on");
         let blob = offer::blob(penstock::memory::ProbeWords::NONE);
         (Offering { transport: "shm".to_owned(), blob, tokens }, Own { segments, rings, slots })
     }
@@ -217,7 +219,13 @@ impl Greeted {
 
     /// Completes the greeting honestly, and the session as an engine does that knows of no transfers by name.
     pub fn join(self) -> Intruder {
-        let mut intruder = self.join_silently();
+        let (offering, own) = self.honest();
+        self.join_with(&offering, own)
+    }
+
+    /// The same with an offer of one's own.
+    pub fn join_with(self, offering: &Offering, own: Own) -> Intruder {
+        let mut intruder = self.join_offering(offering, own);
         let none = penstock::session::RegionsAdvertised { revision: 0, news: Vec::new() };
         intruder.rogue.send(&Frame::Regions(none), &[]);
         // It is asked before anything is known of it, and once more behind its regions.
@@ -229,9 +237,14 @@ impl Greeted {
     }
 
     /// Completes the greeting honestly, and says nothing more.
-    pub fn join_silently(mut self) -> Intruder {
+    pub fn join_silently(self) -> Intruder {
         let (offering, own) = self.honest();
-        self.offer(&offering);
+        self.join_offering(&offering, own)
+    }
+
+    /// The same with an offer of one's own.
+    fn join_offering(mut self, offering: &Offering, own: Own) -> Intruder {
+        self.offer(offering);
         let Heard::Frame(Frame::Regions(regions), pools) = self.rogue.hear(PATIENCE) else {
             panic!("no session stands");
         };
@@ -249,6 +262,14 @@ impl Greeted {
         let peer_index = self.theirs.peer_index as usize;
         Intruder { rogue: self.rogue, own, mailbox, rings, slots, bells, workers, peer_index, regions, pools }
     }
+}
+
+/// Sockets that lead to these bells.
+fn bells(segments: &EngineSegments) -> Vec<OwnedFd> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let place = std::env::temp_dir().join(format!("penstock-rogue-{}-{number}.bell", std::process::id()));
+    Doors::open(segments, &place).and_then(|doors| doors.sockets().map_err(io::Error::other)).expect("bells")
 }
 
 /// The rogue's own side of a session.
@@ -273,7 +294,8 @@ pub struct Intruder {
     pub rings: Segment,
     /// The slots that the engine fills.
     pub slots: Segment,
-    bells: Vec<OwnedFd>,
+    /// Sockets that lead to the application's bell and to the workers'.
+    pub bells: Vec<OwnedFd>,
     workers: usize,
     /// The rogue's place in the engine's table of peers.
     pub peer_index: usize,
@@ -294,8 +316,8 @@ impl Intruder {
         let mailbox = MailboxView::over(self.mailbox.range(), self.workers).expect("the mail is whole");
         mailbox.ready(0).mark(self.peer_index);
         for bell in &self.bells {
-            // A full counter wakes as well.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            // A full queue has rung.
+            let _ = rustix::net::send(bell, b"", SendFlags::DONTWAIT);
         }
     }
 

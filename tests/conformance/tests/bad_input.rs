@@ -4,6 +4,7 @@
 //! verified bytes all the time.
 
 mod bad_input {
+    mod bells;
     mod costs;
     mod offers;
     mod plans;

@@ -7,10 +7,12 @@
 //!
 //! - [`transport`]: reaching, offering, joining
 //! - [`offer`]: what one engine passes to the other, checked before it is used
+//! - [`bells`]: where peers ring, and what they are given for it
 //! - [`registrar`]: the ways to a peer's memory
 
 #![forbid(unsafe_code)]
 
+pub mod bells;
 pub mod offer;
 pub mod registrar;
 pub mod transport;

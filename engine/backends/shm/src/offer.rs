@@ -2,10 +2,10 @@
 //!
 //! The blob is a fingerprint of the layouts below, since two releases that lay their memory out
 //! differently must not share it, and probe words by which the other side finds out whether it can reach this
-//! process's memory. The descriptors are, in order: owner state, mailbox, rings, slots, the
-//! application's bell, one bell for each worker.
+//! process's memory. The descriptors are, in order: owner state, mailbox, rings, slots, and sockets that lead to the
+//! application's bell and to each worker's.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::limits;
@@ -17,8 +17,10 @@ use penstock_transport::host::{
 };
 use penstock_transport::{Fds, JoinError};
 
+use crate::bells;
+
 /// Counts changes of any layout in shared memory that the limits do not show.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 
 /// What both sides must have in common.
 fn fingerprint() -> Vec<u8> {
@@ -50,11 +52,11 @@ pub fn make_rings(senders: usize) -> Result<Segment, MemoryError> {
     Segment::create("penstock-rings", ring_segment_bytes(senders) as u64)
 }
 
-/// The descriptors of this side: what it has of its own, the rings the peer fills, the slots it fills.
-pub fn fds(segments: &EngineSegments, rings: &Segment, slots: &Banks) -> Result<Fds, MemoryError> {
+/// The descriptors of this side: what it has of its own, the rings the peer fills, the slots it fills, and where the peer rings.
+pub fn fds(segments: &EngineSegments, rings: &Segment, slots: &Banks, bells: Vec<OwnedFd>) -> Result<Fds, MemoryError> {
     let (owner_state, mailbox) = (segments.owner_state.segment(), segments.mailbox.segment());
     let mut fds = vec![owner_state.share()?, mailbox.share()?, rings.share()?, slots.segment().share()?];
-    fds.extend(segments.bells().iter().cloned());
+    fds.extend(bells.into_iter().map(Arc::new));
     Ok(fds)
 }
 
@@ -88,7 +90,10 @@ pub fn accept(blob: &[u8], fds: Vec<OwnedFd>, here: usize, there: usize) -> Resu
     if found != expected {
         return Err(JoinError::Fds { expected, found });
     }
-    let bells = fds.map(check_bell).collect::<Result<Vec<_>, _>>()?;
+    let bells: Vec<OwnedFd> = fds.collect();
+    if !bells.iter().all(bells::is_bell) {
+        return Err(JoinError::Malformed("a bell is not a datagram socket of this host"));
+    }
     let owner_state = Segment::open(owner_state, owner_state_bytes(there) as u64, Access::Read)?;
     let mailbox = Segment::open(mailbox, mailbox_bytes(there) as u64, Access::ReadWrite)?;
     let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
@@ -96,17 +101,4 @@ pub fn accept(blob: &[u8], fds: Vec<OwnedFd>, here: usize, there: usize) -> Resu
     let owner_state = OwnerStateView::over(owner_state.range(), there)?;
     let mailbox = MailboxView::over(mailbox.range(), there)?;
     Ok(Accepted { segments: PeerSegments::new(owner_state, mailbox, bells), rings: rings.range(), slots, probe_words })
-}
-
-/// A bell is written to whenever the peer sleeps: it must be an eventfd and nothing else, or a peer
-/// could make us write into any file it likes.
-fn check_bell(bell: OwnedFd) -> Result<Arc<OwnedFd>, JoinError> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_raw_fd()));
-    let is_eventfd = link.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[eventfd"));
-    let flags = rustix::fs::fcntl_getfl(&bell).map_err(|_| JoinError::Malformed("a bell cannot be examined"))?;
-    match (is_eventfd, flags.contains(rustix::fs::OFlags::NONBLOCK)) {
-        (false, _) => Err(JoinError::Malformed("a bell is not an eventfd")),
-        (true, false) => Err(JoinError::Malformed("a bell could block whoever rings it")),
-        (true, true) => Ok(Arc::new(bell)),
-    }
 }

@@ -1,5 +1,7 @@
 //! Reaching, offering and joining between two processes.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use penstock_memory::{ForeignProcess, MemoryError, ProbeWords, Registry, WhyNot};
@@ -8,6 +10,7 @@ use penstock_transport::host::{CopyLane, CopyLaneParts, EngineSegments, InboundR
 use penstock_transport::link::Offering;
 use penstock_transport::{Caps, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, Transport, Trust};
 
+use crate::bells::Doors;
 use crate::offer::{self, Accepted};
 use crate::registrar::ShmRegistrar;
 
@@ -16,6 +19,7 @@ pub struct ShmTransport {
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     process_vm: bool,
+    doors: Doors,
 }
 
 impl ShmTransport {
@@ -23,9 +27,15 @@ impl ShmTransport {
     pub const NAME: &'static str = "shm";
 
     /// The transport of the engine with these segments and these regions. `process_vm`: whether the kernel may
-    /// copy between its process and peers'.
-    pub fn new(segments: Arc<EngineSegments>, registry: Arc<Registry>, process_vm: bool) -> Self {
-        Self { segments, registry, process_vm }
+    /// copy between its process and peers'. `place`: the path of a file beside the engine's socket, which is made and gone at once.
+    pub fn new(
+        segments: Arc<EngineSegments>,
+        registry: Arc<Registry>,
+        process_vm: bool,
+        place: &Path,
+    ) -> io::Result<Self> {
+        let doors = Doors::open(&segments, place)?;
+        Ok(Self { segments, registry, process_vm, doors })
     }
 }
 
@@ -57,7 +67,7 @@ impl Transport for ShmTransport {
     fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
         let rings = offer::make_rings(there.workers)?;
         let slots = Banks::create(here.workers)?;
-        let fds = offer::fds(&self.segments, &rings, &slots)?;
+        let fds = offer::fds(&self.segments, &rings, &slots, self.doors.sockets()?)?;
         let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
         let process_vm = self.process_vm;
         let ours = if process_vm { ProbeWords::of_this_process(here.epoch) } else { ProbeWords::NONE };

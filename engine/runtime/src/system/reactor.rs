@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use penstock_core::Timestamp;
 use penstock_core::env::{Reactor, Waker};
+use penstock_transport::host::silence;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use super::{SystemListener, SystemStream};
 
 const WAKE_TOKEN: u64 = u64::MAX;
-const BELL_TOKEN: u64 = u64::MAX - 1;
-const DRIVER_TOKEN: u64 = u64::MAX - 2;
-const TIMER_TOKEN: u64 = u64::MAX - 3;
+const DRIVER_TOKEN: u64 = u64::MAX - 1;
+const TIMER_TOKEN: u64 = u64::MAX - 2;
+/// That of the first descriptor of a bell; the others' follow.
+const BELLS_TOKEN: u64 = u64::MAX - 100;
 const EVENTS_PER_WAIT: usize = 64;
 
 /// An epoll set and the eventfd that wakes it.
@@ -78,7 +80,7 @@ impl Reactor for SystemReactor {
 
     fn watch_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN;
-        epoll::add(&self.set, bell, epoll::EventData::new_u64(BELL_TOKEN), flags)?;
+        epoll::add(&self.set, bell, epoll::EventData::new_u64(BELLS_TOKEN + self.bells.len() as u64), flags)?;
         self.bells.push(bell.try_clone_to_owned()?);
         Ok(())
     }
@@ -120,16 +122,14 @@ impl Reactor for SystemReactor {
                 WAKE_TOKEN => {
                     let _ = rustix::io::read(&self.wake.0, &mut [0u8; 8]);
                 }
-                BELL_TOKEN => {
-                    for bell in &self.bells {
-                        let _ = rustix::io::read(bell, &mut [0u8; 8]);
-                    }
-                }
                 DRIVER_TOKEN => {}
                 TIMER_TOKEN => {
                     let _ = self.timer.as_ref().map(|timer| rustix::io::read(timer, &mut [0u8; 8]));
                 }
-                token => ready.push(token),
+                token => match token.checked_sub(BELLS_TOKEN).and_then(|place| self.bells.get(place as usize)) {
+                    Some(bell) => silence(bell),
+                    None => ready.push(token),
+                },
             }
         }
         Ok(())

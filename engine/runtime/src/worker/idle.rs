@@ -1,11 +1,12 @@
 //! What a worker does when there is nothing to do.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::config::Progress;
 use penstock_core::{Cause, Env, Timestamp};
+use penstock_transport::host::{OwnBell, silence};
 use penstock_transport::{Driver, Rest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -55,8 +56,10 @@ impl Idler {
 /// How a sleep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slept {
-    /// There was none, or somebody ended it.
+    /// There was none, or this process ended it.
     Woken,
+    /// A peer in another process ended it.
+    Rung,
     /// Its time was over.
     Out,
 }
@@ -92,8 +95,8 @@ impl<E: Env> Worker<E> {
             let bell = &self.shared.segments.bells()[1 + self.index];
             let within = until.since(now);
             slept = sleep_on(bell, &self.drivers, within);
-            // A ready bit that a broken peer erased has woken nobody, and one lane in so many turns would be many such sleeps.
-            if slept == Slept::Out && within >= LOOK_EVERY {
+            // Whoever rings has marked a lane, and a broken peer may have erased that: one lane in so many turns would be many such sleeps.
+            if slept == Slept::Rung || slept == Slept::Out && within >= LOOK_EVERY {
                 (0..self.lanes.len()).for_each(|index| self.ready.mark(index));
             }
         }
@@ -114,20 +117,29 @@ impl<E: Env> Worker<E> {
 pub(crate) const DRIVERS_MAX: usize = 8;
 
 /// Sleeps until the bell is rung, a driver has something or the time is over, and silences the bell.
-fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], timeout: Duration) -> Slept {
+fn sleep_on(bell: &OwnBell, drivers: &[Box<dyn Driver>], timeout: Duration) -> Slept {
     let timeout = Timespec::try_from(timeout).ok();
+    let own = bell.own();
     // Places behind the last driver are not looked at. An array, because a sleep allocates nothing.
-    let fds: [BorrowedFd<'_>; 1 + DRIVERS_MAX] = std::array::from_fn(|index| match index.checked_sub(1) {
-        Some(index) => drivers.get(index).map_or(bell.as_fd(), |driver| driver.fd()),
-        None => bell.as_fd(),
+    let fds: [BorrowedFd<'_>; 2 + DRIVERS_MAX] = std::array::from_fn(|index| match index.checked_sub(2) {
+        Some(index) => drivers.get(index).map_or(own, |driver| driver.fd()),
+        None if index == 0 => own,
+        None => bell.peers().unwrap_or(own),
     });
     let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
-    let ready = poll(&mut fds[..=drivers.len()], timeout.as_ref());
-    if ready.is_ok() && fds[0].revents().contains(PollFlags::IN) {
-        // The bell does not block: at worst another sleeper was faster.
-        let _ = rustix::io::read(bell, &mut [0u8; 8]);
+    let ready = poll(&mut fds[..2 + drivers.len()], timeout.as_ref());
+    let is_rung = |place: usize| ready.is_ok() && fds[place].revents().contains(PollFlags::IN);
+    if is_rung(0) {
+        silence(own);
     }
-    if ready == Ok(0) { Slept::Out } else { Slept::Woken }
+    match (bell.peers().filter(|_| is_rung(1)), ready) {
+        (Some(peers), _) => {
+            silence(peers);
+            Slept::Rung
+        }
+        (None, Ok(0)) => Slept::Out,
+        (None, _) => Slept::Woken,
+    }
 }
 
 #[cfg(test)]

@@ -55,7 +55,8 @@ fn a_host_without_cards_goes_without_verbs_and_says_why() {
     // The only way to others must be there where others are waited for, or where there is no other way at all.
     let local = [TransportName::Local, TransportName::Verbs];
     let b = Engine::start(config(&folder, "b").transports(local)).unwrap();
-    for refused in [config(&folder, "c").transports([TransportName::Verbs]), b.config().clone().listen(["127.0.0.1:0"])]
+    for refused in
+        [config(&folder, "c").transports([TransportName::Verbs]), b.config().clone().named("d").listen(["127.0.0.1:0"])]
     {
         let error = Engine::start(refused).unwrap_err();
         assert!(matches!(error, StartError::NoTransport { name: "verbs", .. }), "{error}");

@@ -11,9 +11,10 @@ use penstock_memory::{Memory, ProcessVmError, ProcessVmMemory, Window, copy, pro
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{ReadyBits, RingLine, SharedRange};
 
+use super::bells::Bell;
 use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
 use super::rings::{InboundRings, OutboundRing, RingOf, outbound};
-use super::segments::{Bell, EngineSegments, PeerSegments};
+use super::segments::{EngineSegments, PeerSegments};
 use crate::device::{DeviceLane, Devices};
 use crate::lane::{
     Batch, CancelledOp, CounterRef, Handle, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError,

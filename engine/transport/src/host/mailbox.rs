@@ -1,7 +1,6 @@
-//! Mailbox: what an engine and its peers both write: the engine its sleepers' flags, its peers the rest.
+//! Mailbox: what an engine and its peers both write.
 //!
 //! ```text
-//! lines   bells: one for the application, one for each worker
 //! lines   ready bits: for each worker, one bit for each peer index
 //! lines   arrival counters
 //! ```
@@ -11,29 +10,24 @@
 
 use penstock_core::limits::{COUNTERS_MAX, LINE_BYTES, PEERS_MAX};
 use penstock_memory::{MemoryError, Segment};
-use penstock_ring::bell::BELL_BYTES;
-use penstock_ring::{CounterCell, CounterTable, ReadyBits, Ringer, SharedRange, Sleeper};
+use penstock_ring::{CounterCell, CounterTable, ReadyBits, SharedRange};
 
 use rustix::thread::futex;
 
-use super::segments::Bell;
+use super::bells::Bell;
 use crate::CounterRef;
 use crate::link::JoinError;
 
 const READY_BYTES: usize = ReadyBits::bytes_for(PEERS_MAX);
 
-const _: () = assert!(BELL_BYTES == LINE_BYTES, "bells are laid out a line each");
-
 struct Layout {
-    ready: usize,
     counters: usize,
     end: usize,
 }
 
 const fn layout(workers: usize) -> Layout {
-    let ready = (1 + workers) * LINE_BYTES;
-    let counters = (ready + workers * READY_BYTES).next_multiple_of(LINE_BYTES);
-    Layout { ready, counters, end: counters + CounterTable::bytes_for(COUNTERS_MAX) }
+    let counters = (workers * READY_BYTES).next_multiple_of(LINE_BYTES);
+    Layout { counters, end: counters + CounterTable::bytes_for(COUNTERS_MAX) }
 }
 
 /// Bytes of the mailbox of an engine with so many workers.
@@ -64,18 +58,12 @@ impl Mailbox {
     pub fn view(&self) -> &MailboxView {
         &self.view
     }
-
-    /// The sleeper's side of a bell: 0 is the application's, `1 + w` worker `w`'s.
-    pub fn sleeper(&self, bell: usize) -> Sleeper {
-        Sleeper::mapped(&self.view.range, bell * LINE_BYTES).expect("bells are bounded by the workers")
-    }
 }
 
 /// An engine's mailbox as its peers see it.
 #[derive(Clone)]
 pub struct MailboxView {
     range: SharedRange,
-    workers: usize,
     counters: CounterTable,
 }
 
@@ -89,18 +77,12 @@ impl MailboxView {
         let counters = range.slice(layout.counters, CounterTable::bytes_for(COUNTERS_MAX));
         let counters = counters.and_then(|range| CounterTable::mapped(&range, COUNTERS_MAX).ok());
         let counters = counters.ok_or(JoinError::Malformed("its mailbox holds no counters"))?;
-        Ok(Self { range, workers, counters })
-    }
-
-    /// The ringer's side of a bell.
-    pub fn ringer(&self, bell: usize) -> Ringer {
-        Ringer::mapped(&self.range, bell * LINE_BYTES).expect("bells are bounded by the workers")
+        Ok(Self { range, counters })
     }
 
     /// The ready bits of a worker.
     pub fn ready(&self, worker: usize) -> ReadyBits {
-        let offset = layout(self.workers).ready + worker * READY_BYTES;
-        ReadyBits::mapped(&self.range, offset, PEERS_MAX).expect("ready bits are bounded by the workers")
+        ReadyBits::mapped(&self.range, worker * READY_BYTES, PEERS_MAX).expect("ready bits are bounded by the workers")
     }
 
     /// An arrival counter's cell.

@@ -2,12 +2,13 @@
 //! other bells, bits, counters, hazards and withdrawals, and the lane that copies with this CPU.
 //!
 //! ```text
-//! owner state  its owner writes, peers read        hazards, gate            -> no byte lands after "quiesced"
-//! mailbox      peers and owner write, owner reads  bells, ready bits, counters
+//! owner state  its owner writes, peers read        hazards, gate, sleeps    -> no byte lands after "quiesced"
+//! mailbox      peers and owner write, owner reads  ready bits, counters
 //! rings        one peer writes, its owner reads    notes
 //! slots        both write, in turns                bytes for memory that only its owner may touch
 //! ```
 
+mod bells;
 pub mod bounce;
 mod lane;
 mod lookup;
@@ -16,6 +17,7 @@ mod owner_state;
 mod rings;
 mod segments;
 
+pub use bells::{Bell, OwnBell, silence};
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::check_against;
 pub use lookup::{LastRegion, WithdrawalConflict, check_withdrawals};
@@ -25,4 +27,4 @@ pub use owner_state::{
     BusyWorker, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes,
 };
 pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};
-pub use segments::{Bell, EngineSegments, PeerSegments};
+pub use segments::{EngineSegments, PeerSegments};

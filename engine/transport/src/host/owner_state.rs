@@ -1,7 +1,7 @@
 //! Owner state: what an engine writes and its peers only read.
 //!
 //! The segment is sealed so that a peer's mapping of it can only be read-only: nobody but the engine that owns it
-//! can raise or clear a hazard, or withdraw memory.
+//! can raise or clear a hazard, withdraw memory, or say whether its threads sleep.
 //!
 //! ```text
 //! line 0     revision of the last deregistration or renewal
@@ -9,6 +9,7 @@
 //! lines      gate: revision and the log of withdrawals
 //! lines      liveness lock, which the kernel marks when the engine's thread dies
 //! lines      by region, modulo their number: the revision of the last withdrawal of anything of it
+//! lines      bells: the sleep of the application and of each worker
 //! lines      hazards, one for each (peer index, worker)
 //! ```
 
@@ -17,12 +18,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
 use penstock_memory::{LivenessError, LivenessLock, MemoryError, Segment};
+use penstock_ring::bell::BELL_BYTES;
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::gate::{GATE_ENTRIES, HAZARD_BYTES};
 use penstock_ring::life::LIFE_BYTES;
 use penstock_ring::{
     GateReader, GateWriter, Hazard, HazardView, Liveness, LivenessView, LogOverrun, Observation, Published, Publisher,
-    SharedRange, Withdrawal,
+    Ringer, SharedRange, Sleeper, Withdrawal,
 };
 
 use crate::link::JoinError;
@@ -31,9 +33,10 @@ const ENDED_SESSIONS_OFFSET: usize = LINE_BYTES;
 const GATE_OFFSET: usize = (ENDED_SESSIONS_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
 const LIVENESS_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
 const LAST_OFFSET: usize = (LIVENESS_OFFSET + LIFE_BYTES).next_multiple_of(LINE_BYTES);
-const HAZARDS_OFFSET: usize = (LAST_OFFSET + WITHDRAWAL_BUCKETS * 8).next_multiple_of(LINE_BYTES);
+const BELLS_OFFSET: usize = (LAST_OFFSET + WITHDRAWAL_BUCKETS * 8).next_multiple_of(LINE_BYTES);
 
 const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the log keeps");
+const _: () = assert!(BELL_BYTES == LINE_BYTES, "bells are laid out a line each");
 const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line each");
 
 /// Entries the owner keeps to send to peers without shared memory. A peer that misses more gets `PlanTooOld` for older plans.
@@ -60,7 +63,15 @@ pub fn withdrawn_bytes(withdrawal: &Withdrawal) -> u64 {
 
 /// Bytes of the owner state of an engine with so many workers.
 pub const fn owner_state_bytes(workers: usize) -> usize {
-    HAZARDS_OFFSET + PEERS_MAX * workers * LINE_BYTES
+    hazards_offset(workers) + PEERS_MAX * workers * LINE_BYTES
+}
+
+const fn hazards_offset(workers: usize) -> usize {
+    BELLS_OFFSET + (1 + workers) * LINE_BYTES
+}
+
+fn bell_offset(bell: usize) -> usize {
+    BELLS_OFFSET + bell * LINE_BYTES
 }
 
 fn ended_sessions_offset(peer_index: u32) -> usize {
@@ -72,7 +83,7 @@ fn last_offset(region: u32) -> usize {
 }
 
 fn hazard_offset(workers: usize, peer_index: u32, worker: usize, whose: HazardOf) -> usize {
-    HAZARDS_OFFSET + (peer_index as usize * workers + worker) * LINE_BYTES + whose as usize
+    hazards_offset(workers) + (peer_index as usize * workers + worker) * LINE_BYTES + whose as usize
 }
 
 /// The two hazards of a worker and a peer lie in one line, at these bytes of it.
@@ -131,6 +142,11 @@ impl OwnerState {
     fn hazard_of(&self, peer_index: u32, worker: usize, whose: HazardOf) -> Hazard {
         let offset = hazard_offset(self.workers, peer_index, worker, whose);
         Hazard::mapped(&self.range, offset).expect("peer index and worker are bounded by their tables")
+    }
+
+    /// The sleeper's side of a bell: 0 is the application's, `1 + w` worker `w`'s.
+    pub fn sleeper(&self, bell: usize) -> Sleeper {
+        Sleeper::mapped(&self.range, bell_offset(bell)).expect("bells are bounded by the workers")
     }
 
     /// Withdraws memory and returns the new revision. A copy that starts after this call sees that revision.
@@ -232,6 +248,11 @@ impl OwnerStateView {
         let life = LivenessView::mapped(&range, LIVENESS_OFFSET)
             .map_err(|_| JoinError::Malformed("its owner state holds no liveness lock"))?;
         Ok(Self { range, workers, gate, last_region_change, life })
+    }
+
+    /// A ringer of a bell, which writes nothing here.
+    pub fn ringer(&self, bell: usize) -> Ringer {
+        Ringer::mapped(&self.range, bell_offset(bell)).expect("bells are bounded by the workers")
     }
 
     /// The gate's revision now.

@@ -1,12 +1,12 @@
 //! The shared segments of one engine: what it and its peers on the same host read and write.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_memory::MemoryError;
-use penstock_ring::{ReadyBits, Ringer, Sleeper};
-use rustix::event::{EventfdFlags, eventfd};
+use penstock_ring::Sleeper;
 
+use super::bells::{Bell, OwnBell};
 use super::mailbox::{Mailbox, MailboxView};
 use super::owner_state::{OwnerState, OwnerStateView};
 
@@ -16,24 +16,17 @@ pub struct EngineSegments {
     pub owner_state: OwnerState,
     /// What peers and it write and it reads.
     pub mailbox: Mailbox,
-    bells: Vec<Arc<OwnedFd>>,
+    bells: Vec<OwnBell>,
     workers: usize,
 }
 
 impl EngineSegments {
     /// Fresh segments for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Arc<Self>, MemoryError> {
-        let bell = || -> Result<Arc<OwnedFd>, MemoryError> {
-            let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            Ok(Arc::new(made.map_err(no_bell)?))
-        };
-        let bells = (0..=workers).map(|_| bell()).collect::<Result<_, _>>()?;
-        Ok(Arc::new(Self {
-            owner_state: OwnerState::create(workers)?,
-            mailbox: Mailbox::create(workers)?,
-            bells,
-            workers,
-        }))
+        let owner_state = OwnerState::create(workers)?;
+        let bell = |bell| OwnBell::new(owner_state.view().ringer(bell));
+        let bells = (0..=workers).map(bell).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self { owner_state, mailbox: Mailbox::create(workers)?, bells, workers }))
     }
 
     /// How many workers the engine has.
@@ -41,19 +34,19 @@ impl EngineSegments {
         self.workers
     }
 
-    /// The descriptors that end a sleep: 0 is the application's, `1 + w` worker `w`'s.
-    pub fn bells(&self) -> &[Arc<OwnedFd>] {
+    /// What ends sleeps: 0 is the application's, `1 + w` worker `w`'s.
+    pub fn bells(&self) -> &[OwnBell] {
         &self.bells
     }
 
     /// The sleeper's side of a bell.
     pub fn sleeper(&self, bell: usize) -> Sleeper {
-        self.mailbox.sleeper(bell)
+        self.owner_state.sleeper(bell)
     }
 
-    /// The ringer's side of a bell.
+    /// A ringer of a bell, for this process.
     pub fn ringer(&self, bell: usize) -> Bell {
-        Bell { ringer: self.mailbox.view().ringer(bell), descriptor: Arc::clone(&self.bells[bell]) }
+        self.bells[bell].ringer()
     }
 
     /// These segments as a peer in the same process sees them.
@@ -61,82 +54,35 @@ impl EngineSegments {
         PeerSegments {
             owner_state: self.owner_state.view().clone(),
             mailbox: self.mailbox.view().clone(),
-            bells: self.bells.clone(),
-            workers: self.workers,
+            bells: self.bells.iter().map(OwnBell::ringer).collect(),
         }
-    }
-}
-
-fn no_bell(error: rustix::io::Errno) -> MemoryError {
-    match error {
-        rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => MemoryError::NoDescriptor { what: "a bell" },
-        other => MemoryError::System { call: "eventfd", what: "a bell", source: other.into() },
-    }
-}
-
-/// Wakes a sleeper, and costs a system call only if it sleeps.
-#[derive(Clone)]
-pub struct Bell {
-    ringer: Ringer,
-    descriptor: Arc<OwnedFd>,
-}
-
-impl Bell {
-    /// Rings, if the sleeper sleeps. Call after publishing what it should see.
-    #[inline]
-    pub fn ring(&self) {
-        if self.ringer.must_ring() {
-            self.strike();
-        }
-    }
-
-    /// Like [`Bell::ring`], for callers that have already executed a full barrier after publishing.
-    #[inline]
-    pub fn ring_after_barrier(&self) {
-        if self.ringer.take_flag() {
-            self.strike();
-        }
-    }
-
-    /// Marks a lane ready and rings, if the sleeper sleeps: one barrier for both.
-    #[inline]
-    pub fn mark_and_ring(&self, ready: &ReadyBits, index: usize) {
-        if ready.mark_and_ring(index, &self.ringer) {
-            self.strike();
-        }
-    }
-
-    #[cold]
-    fn strike(&self) {
-        // The only failure is a full counter, which wakes just as well.
-        let _ = rustix::io::write(self.descriptor.as_fd(), &1u64.to_ne_bytes());
     }
 }
 
 /// A peer's segments, as this engine sees them.
 pub struct PeerSegments {
-    /// Its withdrawals and its workers' hazards.
+    /// Its withdrawals, its workers' hazards, and whether its threads sleep.
     pub owner_state: OwnerStateView,
     /// Its ready bits and counters.
     pub mailbox: MailboxView,
-    bells: Vec<Arc<OwnedFd>>,
-    workers: usize,
+    bells: Vec<Bell>,
 }
 
 impl PeerSegments {
-    /// A peer's segments from what it passed to us.
-    pub fn new(owner_state: OwnerStateView, mailbox: MailboxView, bells: Vec<Arc<OwnedFd>>) -> Self {
-        let workers = bells.len() - 1;
-        Self { owner_state, mailbox, bells, workers }
+    /// A peer's segments from what it passed to us: the sockets are those that lead to the application's bell and to each worker's.
+    pub fn new(owner_state: OwnerStateView, mailbox: MailboxView, sockets: Vec<OwnedFd>) -> Self {
+        let sockets = sockets.into_iter().enumerate();
+        let bells = sockets.map(|(bell, socket)| Bell::of_peer(owner_state.ringer(bell), socket)).collect();
+        Self { owner_state, mailbox, bells }
     }
 
     /// How many workers the peer has.
     pub fn workers(&self) -> usize {
-        self.workers
+        self.bells.len() - 1
     }
 
     /// The ringer's side of one of its bells.
     pub fn bell(&self, bell: usize) -> Bell {
-        Bell { ringer: self.mailbox.ringer(bell), descriptor: Arc::clone(&self.bells[bell]) }
+        self.bells[bell].clone()
     }
 }

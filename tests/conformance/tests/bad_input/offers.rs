@@ -89,17 +89,18 @@ fn what_is_no_memory_at_all_is_refused() {
 }
 
 #[test]
-fn a_bell_that_is_no_eventfd_is_refused() {
+fn a_bell_that_is_no_datagram_socket_of_this_host_is_refused() {
     attack("bells", |arena| {
         for place in [BELL, BELL + 1] {
-            refused_offer(arena, "not an eventfd", |offering| {
-                offering.tokens[place] = Arc::new(rustix::pipe::pipe().unwrap().1);
-            });
-            refused_offer(arena, "not an eventfd", |offering| {
+            let refused = |bell: OwnedFd| {
+                refused_offer(arena, "not a datagram socket", |offering| offering.tokens[place] = Arc::new(bell));
+            };
+            refused(rustix::pipe::pipe().unwrap().1);
+            refused(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+            refused(std::os::unix::net::UnixStream::pair().unwrap().0.into());
+            refused(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into());
+            refused_offer(arena, "not a datagram socket", |offering| {
                 offering.tokens[place] = Arc::clone(&offering.tokens[MAIL]);
-            });
-            refused_offer(arena, "could block", |offering| {
-                offering.tokens[place] = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
             });
         }
     });
