@@ -22,7 +22,7 @@ use penstock_core::{EngineName, Env, RegionId, Rights, Timestamp};
 use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
-use penstock_transport::host::{BusyWorker, EngineSegments};
+use penstock_transport::host::{BusyWorker, EngineSegments, OwnActivity};
 
 use crate::engine_inner::EngineInner;
 use crate::manager::Word;
@@ -131,8 +131,8 @@ pub(crate) enum RemoteQuiesceState {
 
 /// Somebody who was seen in the middle of a copy and has not moved since.
 pub(crate) enum QuiesceCondition {
-    /// A worker of this engine, by its hazard.
-    Worker { ours: Arc<EngineSegments>, busy: BusyWorker },
+    /// A worker of this engine, by its hazard, or the kernel with pages that it was left.
+    Worker { ours: Arc<EngineSegments>, activity: OwnActivity },
     /// A peer's worker, by its hazard.
     Peer { peer: Arc<PeerState>, busy: BusyWorker },
     /// The cards of a session, this engine's own and the peer's, until they are done with what began before this
@@ -153,7 +153,7 @@ pub(crate) enum QuiesceCondition {
 impl QuiesceCondition {
     pub(crate) fn is_met(&self) -> bool {
         match self {
-            Self::Worker { ours, busy } => ours.owner_state.view().has_finished(busy),
+            Self::Worker { ours, activity } => ours.owner_state.has_ended(activity),
             Self::Peer { peer, busy } => peer.peer_view.has_finished(busy) || peer.is_gone(),
             Self::Cards { peer, revision } => {
                 peer.is_gone() || peer.peer_view.fence().is_none_or(|fence| fence.has_passed(*revision))
@@ -474,7 +474,7 @@ impl<E: Env> EngineInner<E> {
 
     /// Waits until everyone who was copying has finished what it was copying, at most `within`.
     pub(crate) fn settle(&self, subject: &Subject<'_>, within: Duration) -> LocalQuiesce {
-        let mut witnesses = self.witnesses();
+        let mut witnesses = self.witnesses(subject.region.map(|region| region.id()));
         if have_settled(&mut witnesses) {
             return LocalQuiesce::Quiesced;
         }
@@ -521,7 +521,7 @@ impl<E: Env> EngineInner<E> {
         for region in &regions {
             shared.segments.owner_state.withdraw_region(region.id().0, region.generation().0);
         }
-        let mut witnesses = self.witnesses();
+        let mut witnesses = self.witnesses(None);
         if self.wait_for_witnesses(&mut witnesses, until.since(shared.env.now())) {
             return;
         }
@@ -554,17 +554,18 @@ impl<E: Env> EngineInner<E> {
     }
 
     /// Everyone who is copying into or out of this engine's memory at this moment. What they copy may be older than any
-    /// withdrawal made before this was asked.
-    pub(crate) fn witnesses(&self) -> Vec<QuiesceCondition> {
+    /// withdrawal made before this was asked. Of who has pages of known regions, only those count that have some of this one.
+    pub(crate) fn witnesses(&self, region: Option<RegionId>) -> Vec<QuiesceCondition> {
         let ours = &self.shared.segments;
         let revision = ours.owner_state.view().revision();
-        let mut busy = Vec::new();
+        let mut found = Vec::new();
         // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
         for peer_index in 0..self.shared.peers.places() {
-            ours.owner_state.view().observe_own(peer_index, &mut busy);
+            ours.owner_state.observe(peer_index, region.map(|region| region.0), revision, &mut found);
         }
-        let mut witnesses: Vec<QuiesceCondition> =
-            busy.drain(..).map(|busy| QuiesceCondition::Worker { ours: Arc::clone(ours), busy }).collect();
+        let worker = |activity| QuiesceCondition::Worker { ours: Arc::clone(ours), activity };
+        let mut witnesses: Vec<QuiesceCondition> = found.into_iter().map(worker).collect();
+        let mut busy = Vec::new();
         for peer in self.shared.peers.possible_writers() {
             peer.peer_view.observe(peer.index_at_peer, &mut busy);
             witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(&peer), busy }));
@@ -579,10 +580,10 @@ impl<E: Env> EngineInner<E> {
 impl<E: Env> Shared<E> {
     /// Who may be copying between this engine's memory and this peer's at this moment.
     pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<QuiesceCondition> {
-        let mut busy = Vec::new();
-        self.segments.owner_state.view().observe_own(peer.peer_index, &mut busy);
-        let ours = |busy| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), busy };
-        let mut witnesses: Vec<QuiesceCondition> = busy.drain(..).map(ours).collect();
+        let (mut found, mut busy) = (Vec::new(), Vec::new());
+        self.segments.owner_state.observe(peer.peer_index, None, u64::MAX, &mut found);
+        let ours = |activity| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), activity };
+        let mut witnesses: Vec<QuiesceCondition> = found.into_iter().map(ours).collect();
         peer.peer_view.observe(peer.index_at_peer, &mut busy);
         witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(peer), busy }));
         if peer.peer_view.fence().is_some() {

@@ -96,7 +96,8 @@ impl<E: Env> LocalRegion<E> {
     /// may use them again**: tell peers not to build them, or deregister.
     ///
     /// Answers by its deadline whether anything can still land. With living, running peers the
-    /// answer is never quarantine, given time for one copy of 1 MiB; blocks of a pool that are quarantined stay
+    /// answer is never quarantine, given time for one copy of 1 MiB, unless the kernel has pages of this very region for a peer that takes
+    /// them slowly (`tcp`); blocks of a pool that are quarantined stay
     /// allocated until the proof.
     pub fn revoke(&self, extents: &[(u64, u64)], timeout: Duration) -> Result<LocalQuiesce, RegionError> {
         self.engine.shared.check_usable().map_err(RegionError::Call)?;

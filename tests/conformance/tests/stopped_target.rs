@@ -107,3 +107,31 @@ fn a_cancelled_transfer_to_a_stopped_peer_ends_and_so_does_its_engine() {
         drop(stopped);
     }
 }
+
+/// What the kernel has of one region on its way to who takes nothing is no reason to wait for another region.
+#[test]
+fn pages_on_their_way_to_a_stopped_peer_are_those_of_their_region_alone() {
+    const BYTES: u64 = 16 << 20;
+    for setting in [Setting::adaptive(Tcp, 1, THERE), Setting::inline(Tcp, THERE)] {
+        let mut stage = Stage::sized(&setting, BYTES);
+        let other = stage.pool_here("other", 1 << 20);
+        let plan = Plan::write(&stage.near, &stage.far());
+        let plan = plan.extents(&[Span { local: 0, remote: 0, len: BYTES }]).build().unwrap();
+        let stopped = Stopped::new(stage.target(0).process_id().expect("it is a process of its own"));
+        let write = stage.submit(stage.peer(), &plan, Submit::new().within(PATIENCE));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(50) {
+            stage.turn();
+        }
+        let revoked = other.revoke(&[(0, 1 << 20)], WITHIN).unwrap();
+        assert!(revoked.is_quiesced(), "{setting}: {revoked:?}");
+        let of_it = stage.near.revoke(&[(0, BYTES)], WITHIN).unwrap();
+        let has_pages = stage.peer().path().contains("io_uring");
+        assert_eq!(of_it.is_quiesced(), !has_pages, "{setting}: {of_it:?}");
+        drop(stopped);
+        assert_eq!(fault_of(&write).cause, Cause::RevokedHere, "{setting}");
+        if let LocalQuiesce::Quarantined(held) = of_it {
+            stage.wait_until("the peer takes what is on its way", || held.is_released());
+        }
+    }
+}

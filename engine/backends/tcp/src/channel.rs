@@ -189,7 +189,7 @@ impl Channel {
         for stream in self.streams.iter_mut().flatten() {
             stream.hear(hub.take_ready(stream.key));
             while let Some(released) = hub.take_released(stream.key) {
-                stream.released(&released, &mut common.target.touch, &mut self.ledger.ops, events);
+                stream.released(&released, &mut self.ledger.ops, events);
             }
             more |= stream.receive(&mut hub.io, common, &mut self.ledger, events, streams)?;
         }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use penstock_core::Cause;
-use penstock_transport::host::{OwnerStateView, check_withdrawals};
+use penstock_transport::host::{HeldPages, OwnerStateView, check_withdrawals};
 use penstock_transport::mediated::Touch;
 
 use crate::io::{HeldPieces, Io, IoPieces, PIECES_MAX, PieceSpace, ZeroCopy, ZeroCopyId};
@@ -141,14 +142,14 @@ impl FrameGroup {
         way: StreamPath<'_>,
         ops: &mut Ops,
         view: &OwnerStateView,
-        touch: &mut Touch,
+        (touch, pages): (&mut Touch, &Arc<HeldPages>),
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
         touch.enter();
         self.look_again(ops, view);
-        let held = self.take_pages(way.io, *way.zero_copy, ops, touch);
+        let held = self.take_pages(way.io, *way.zero_copy, ops, pages);
         let sent = match held {
-            Some(held) if self.head_sent == self.head.len() => self.send_pages(way, held, ops, touch),
+            Some(held) if self.head_sent == self.head.len() => self.send_pages(way, held, ops),
             held => {
                 let is_next = held.is_some();
                 held.into_iter().for_each(|held| way.io.keep(held));
@@ -200,8 +201,14 @@ impl FrameGroup {
     }
 
     /// The payload that comes next, if it is to be sent without a copy.
-    fn take_pages(&self, io: &mut Io, zero_copy: ZeroCopy, ops: &Ops, touch: &Touch) -> Option<Box<HeldPieces>> {
-        let may = !self.is_careful && zero_copy.is_for(self.payload as usize) && touch.may_hold(self.checked);
+    fn take_pages(
+        &self,
+        io: &mut Io,
+        zero_copy: ZeroCopy,
+        ops: &Ops,
+        pages: &Arc<HeldPages>,
+    ) -> Option<Box<HeldPieces>> {
+        let may = !self.is_careful && zero_copy.is_for(self.payload as usize) && pages.may_hold(self.checked);
         if !may || !zero_copy.is_for(self.bytes_in_memory(ops) as usize) {
             return None;
         }
@@ -218,6 +225,8 @@ impl FrameGroup {
             }
             first = 0;
         }
+        let parts = self.parts[self.part..].iter().map(|&id| &ops[id]).take_while(|op| op.memory.is_some());
+        held.held_by(pages.hold(self.checked, parts.map(|op| op.key.region.0)));
         Some(held)
     }
 
@@ -233,13 +242,7 @@ impl FrameGroup {
     }
 
     /// Sends payload without a copy. Its operations do not end before the kernel has let go.
-    fn send_pages(
-        &mut self,
-        way: StreamPath<'_>,
-        held: Box<HeldPieces>,
-        ops: &mut Ops,
-        touch: &mut Touch,
-    ) -> io::Result<Sent> {
+    fn send_pages(&mut self, way: StreamPath<'_>, held: Box<HeldPieces>, ops: &mut Ops) -> io::Result<Sent> {
         let wanted = held.bytes();
         let (bytes, ticket) = match way.io.send_without_copy(way.fd, way.key, held) {
             Ok(sent) => sent,
@@ -248,12 +251,11 @@ impl FrameGroup {
             Err(error) => return Err(error),
         };
         way.zero_copy.sent(ticket);
-        touch.hold(self.checked);
         let first = self.part;
         self.advance(bytes as u64, ops);
         let is_begun = (self.span, self.within) != (0, 0);
         for &id in &self.parts[first..self.part + usize::from(is_begun)] {
-            // An answer is nobody's here; of it only the hazard speaks.
+            // An answer is nobody's here; of it only the held pages speak.
             if ops[id].kind == Kind::Write {
                 ops[id].in_kernel += 1;
                 self.pages.push((ticket, id));

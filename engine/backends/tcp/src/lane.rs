@@ -108,9 +108,6 @@ impl Drop for TcpLane {
         for channel in &mut self.channels {
             channel.close(&mut hub);
         }
-        // Closed streams give back at once what the kernel had; a lane that is gone touches no memory.
-        if self.common.target.touch.is_held() && hub.io.wait_for_pages() {
-            self.common.target.touch.all_released();
-        }
+        // What the kernel still has of it is held by its sends, until the hub hears its last word.
     }
 }

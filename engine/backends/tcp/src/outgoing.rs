@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
-use penstock_transport::host::{OwnerStateView, check_withdrawals};
+use penstock_transport::host::{HeldPages, OwnerStateView, check_withdrawals};
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::mediated::Touch;
 use penstock_transport::{Failure, LaneEvents, LaneFault};
@@ -245,10 +246,10 @@ impl Outgoing {
         way: StreamPath<'_>,
         ops: &mut Ops,
         view: &OwnerStateView,
-        touch: &mut Touch,
+        memory: (&mut Touch, &Arc<HeldPages>),
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
-        self.group.send(way, ops, view, touch, space)
+        self.group.send(way, ops, view, memory, space)
     }
 
     fn named(&self, sequence: u64) -> Option<OpId> {

@@ -8,8 +8,8 @@ use penstock_core::Cause;
 use penstock_core::Span;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_memory::Window;
-use penstock_transport::host::{WithdrawalConflict, check_withdrawals};
-use penstock_transport::mediated::{LaneTarget, Notes, Poisoned, Touch, Wants};
+use penstock_transport::host::{HeldPages, WithdrawalConflict, check_withdrawals};
+use penstock_transport::mediated::{LaneTarget, Notes, Poisoned, Wants};
 use penstock_transport::{LaneEvents, LaneFault, RemoteGateLog};
 
 use crate::group::{Sent, StreamPath};
@@ -33,6 +33,8 @@ const GROUPS_PER_TURN: usize = 8;
 /// What all streams of a lane use.
 pub(crate) struct Common {
     pub(crate) target: LaneTarget,
+    /// What was left with the kernel.
+    pub(crate) pages: Arc<HeldPages>,
     pub(crate) told: Arc<RemoteGateLog>,
     pub(crate) space: PieceSpace,
     /// Room for bytes that go nowhere.
@@ -102,15 +104,8 @@ impl Stream {
     }
 
     /// The kernel has let go of a send's pages.
-    pub(crate) fn released(
-        &mut self,
-        released: &SendReleased,
-        touch: &mut Touch,
-        ops: &mut Ops,
-        events: &mut dyn LaneEvents,
-    ) {
+    pub(crate) fn released(&mut self, released: &SendReleased, ops: &mut Ops, events: &mut dyn LaneEvents) {
         self.zero_copy.heard(released);
-        touch.released();
         self.outgoing.released(released.ticket, ops, events);
     }
 
@@ -313,7 +308,7 @@ impl Stream {
         if self.is_blocked || self.is_mute {
             return Ok(false);
         }
-        let Common { target, space, .. } = common;
+        let Common { target, pages, space, .. } = common;
         let LaneTarget { segments, touch, .. } = target;
         let view = segments.owner_state.view();
         let Ledger { ops, notes, ended } = ledger;
@@ -328,7 +323,7 @@ impl Stream {
             }
             loop {
                 let way = StreamPath { io, fd: self.fd.as_fd(), key: self.key, zero_copy: &mut self.zero_copy };
-                match self.outgoing.send(way, ops, view, touch, space) {
+                match self.outgoing.send(way, ops, view, (touch, pages), space) {
                     Ok(Sent::All) => break,
                     Ok(Sent::Some) => {}
                     Ok(Sent::Short) => return self.wait_for_room(io),

@@ -116,6 +116,7 @@ fn join(
         let ready = segments.mailbox.view().ready(worker);
         let common = Common {
             target: LaneTarget::new(Arc::clone(segments), Arc::clone(registry), here.peer_index, worker),
+            pages: segments.owner_state.held_pages(here.peer_index, worker),
             told: Arc::clone(&told),
             space: PieceSpace::new(),
             discard: Box::new([0; DISCARD_BYTES]),

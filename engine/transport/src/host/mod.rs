@@ -10,6 +10,7 @@
 
 mod bells;
 pub mod bounce;
+mod held_pages;
 mod lane;
 mod lookup;
 mod mailbox;
@@ -18,13 +19,14 @@ mod rings;
 mod segments;
 
 pub use bells::{Bell, OwnBell, silence};
+pub use held_pages::{HeldPages, OlderPages, PageHold};
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::check_against;
 pub use lookup::{LastRegion, WithdrawalConflict, check_withdrawals};
 pub use mailbox::{Mailbox, MailboxView, mailbox_bytes};
 pub(crate) use owner_state::WITHDRAWAL_BUCKETS;
 pub use owner_state::{
-    BusyWorker, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes,
+    BusyWorker, OwnActivity, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes,
 };
 pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};
 pub use segments::{EngineSegments, PeerSegments};

@@ -14,7 +14,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
 use penstock_memory::{LivenessError, LivenessLock, MemoryError, Segment};
@@ -27,6 +27,7 @@ use penstock_ring::{
     Ringer, SharedRange, Sleeper, Withdrawal,
 };
 
+use super::held_pages::{HeldPages, OlderPages};
 use crate::link::JoinError;
 
 const ENDED_SESSIONS_OFFSET: usize = LINE_BYTES;
@@ -102,6 +103,8 @@ pub struct OwnerState {
     workers: usize,
     gate: Mutex<Gate>,
     last_region_change: Publisher,
+    /// What lanes have left with the kernel; of a lane that is gone until that has let go.
+    held_pages: Mutex<Vec<Arc<HeldPages>>>,
     view: OwnerStateView,
 }
 
@@ -120,7 +123,7 @@ impl OwnerState {
         let last_region_change = Publisher::mapped(&range, 0).expect("the segment has a first word");
         let view = OwnerStateView::over(range.clone(), workers).expect("this is our own, whole state");
         let gate = Mutex::new(Gate { writer, history: VecDeque::new() });
-        Ok(Self { segment, range, workers, gate, last_region_change, view })
+        Ok(Self { segment, range, workers, gate, last_region_change, held_pages: Mutex::default(), view })
     }
 
     /// The segment, to be passed to peers.
@@ -137,6 +140,43 @@ impl OwnerState {
     /// one may exist.
     pub fn staging_hazard(&self, peer_index: u32, worker: usize) -> Hazard {
         self.hazard_of(peer_index, worker, HazardOf::Staging)
+    }
+
+    /// Where a lane counts what it leaves with the kernel.
+    pub fn held_pages(&self, peer_index: u32, worker: usize) -> Arc<HeldPages> {
+        let pages = HeldPages::new(peer_index, worker);
+        let mut all = self.all_held_pages();
+        all.retain(|pages| Arc::strong_count(pages) > 1);
+        all.push(Arc::clone(&pages));
+        pages
+    }
+
+    fn all_held_pages(&self) -> MutexGuard<'_, Vec<Arc<HeldPages>>> {
+        self.held_pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What may be touching this engine's memory at this moment for `peer_index`: its workers, devices that copy for them between its own memories, and the
+    /// kernel, as far as it has pages of this region from before this revision (no region: any pages).
+    pub fn observe(&self, peer_index: u32, region: Option<u32>, revision: u64, found: &mut Vec<OwnActivity>) {
+        let mut busy = Vec::new();
+        self.view.observe_each(peer_index, &[HazardOf::Lane, HazardOf::Staging], &mut busy);
+        // Looked at behind the hazards: what a call that was not seen has left is here.
+        for pages in self.all_held_pages().iter() {
+            let call = busy.iter().find(|busy| busy.whose == HazardOf::Lane && pages.is_of(peer_index, busy.worker));
+            if pages.peer_index() == peer_index
+                && let Some(older) = pages.older(region, revision, call.is_some())
+            {
+                found.push(OwnActivity { worker: call.copied(), pages: Some(older) });
+            }
+        }
+        found.extend(busy.into_iter().map(|busy| OwnActivity { worker: Some(busy), pages: None }));
+    }
+
+    /// Whether all of it has come to its end.
+    pub fn has_ended(&self, activity: &OwnActivity) -> bool {
+        // In this order: what the call has left is seen once it is over.
+        activity.worker.as_ref().is_none_or(|worker| self.view.has_finished(worker))
+            && activity.pages.as_ref().is_none_or(OlderPages::are_back)
     }
 
     fn hazard_of(&self, peer_index: u32, worker: usize, whose: HazardOf) -> Hazard {
@@ -235,6 +275,13 @@ pub struct BusyWorker {
     seen: Observation,
 }
 
+/// What may be touching this engine's memory: a worker in a call, pages that the kernel has, or both.
+#[derive(Debug, Clone)]
+pub struct OwnActivity {
+    worker: Option<BusyWorker>,
+    pages: Option<OlderPages>,
+}
+
 impl OwnerStateView {
     /// Looks at the state of an engine with so many workers.
     pub fn over(range: SharedRange, workers: usize) -> Result<Self, JoinError> {
@@ -292,11 +339,6 @@ impl OwnerStateView {
     /// The workers that are copying for `peer_index` at this moment, appended to `busy`.
     pub fn observe(&self, peer_index: u32, busy: &mut Vec<BusyWorker>) {
         self.observe_each(peer_index, &[HazardOf::Lane], busy);
-    }
-
-    /// The same of this engine itself, with what devices copy for them between its own memories.
-    pub fn observe_own(&self, peer_index: u32, busy: &mut Vec<BusyWorker>) {
-        self.observe_each(peer_index, &[HazardOf::Lane, HazardOf::Staging], busy);
     }
 
     fn observe_each(&self, peer_index: u32, hazards: &[HazardOf], busy: &mut Vec<BusyWorker>) {

@@ -280,12 +280,6 @@ impl Io {
         }
     }
 
-    /// Waits, for a bounded time, until the kernel has let go of all that was sent on streams that are forgotten and
-    /// closed. Returns whether it has.
-    pub(crate) fn wait_for_pages(&mut self) -> bool {
-        self.uring.as_mut().is_none_or(Uring::wait_for_pages)
-    }
-
     /// Sends as [`Io::send`] does, but the kernel reads the pages where they are, until the ticket is released.
     ///
     /// After [`ErrorKind::Unsupported`] and [`ErrorKind::OutOfMemory`] the same bytes are sent by copying.

@@ -391,11 +391,6 @@ impl Uring {
         }
         true
     }
-
-    /// Waits until the kernel has let go of all that was sent on streams that are forgotten.
-    pub(super) fn wait_for_pages(&mut self) -> bool {
-        self.hear_until(LAST_WORD, |sends| !sends.has_forgotten())
-    }
 }
 
 impl Drop for Uring {

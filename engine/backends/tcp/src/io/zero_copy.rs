@@ -9,6 +9,7 @@ use std::mem;
 use std::os::fd::RawFd;
 
 use penstock_memory::Window;
+use penstock_transport::host::PageHold;
 
 use super::pieces::{PiecesRefused, join, range_of};
 
@@ -121,6 +122,8 @@ pub(crate) struct HeldPieces {
     vectors: Vec<libc::iovec>,
     windows: Vec<Window>,
     bytes: usize,
+    /// Whoever wants the memory back waits for this.
+    hold: Option<PageHold>,
     /// What the kernel is given; it stays where it is for as long as the kernel may look.
     message: libc::msghdr,
 }
@@ -133,7 +136,7 @@ impl HeldPieces {
     fn new() -> Box<Self> {
         // SAFETY: a plain structure of numbers and pointers, for which zeros mean that there is nothing.
         let message = unsafe { mem::zeroed() };
-        Box::new(Self { vectors: Vec::new(), windows: Vec::new(), bytes: 0, message })
+        Box::new(Self { vectors: Vec::new(), windows: Vec::new(), bytes: 0, hold: None, message })
     }
 
     /// A part of a window, which is held until the kernel lets go of it.
@@ -157,10 +160,16 @@ impl HeldPieces {
         self.bytes
     }
 
+    /// The pages are held until the kernel has let go of them.
+    pub(crate) fn held_by(&mut self, hold: PageHold) {
+        self.hold = Some(hold);
+    }
+
     fn clear(&mut self) {
         self.vectors.clear();
         self.windows.clear();
         self.bytes = 0;
+        self.hold = None;
     }
 
     /// The message as the kernel takes it: good for as long as this box is, and not added to.
@@ -241,11 +250,6 @@ impl ZeroCopySends {
     pub(super) fn keep(&mut self, mut held: Box<HeldPieces>) {
         held.clear();
         self.spare.push(held);
-    }
-
-    /// Whether there are sends that nobody wants to hear of.
-    pub(super) fn has_forgotten(&self) -> bool {
-        self.slots.iter().any(|slot| slot.send.as_ref().is_some_and(|send| send.key.is_none()))
     }
 
     pub(super) fn is_empty(&self) -> bool {

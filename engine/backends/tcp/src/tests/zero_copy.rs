@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock_transport::host::BusyWorker;
+use penstock_transport::host::OwnActivity;
 
 use super::*;
 use crate::io::ALWAYS;
@@ -27,9 +27,16 @@ fn slow_pair() -> (OwnedFd, OwnedFd) {
 }
 
 /// Who might touch this side's memory at this moment.
-fn busy(side: &Side) -> Vec<BusyWorker> {
+fn busy(side: &Side) -> Vec<OwnActivity> {
     let mut busy = Vec::new();
-    side.segments.owner_state.view().observe(PARTY, &mut busy);
+    side.segments.owner_state.observe(PARTY, None, u64::MAX, &mut busy);
+    busy
+}
+
+/// The same about what was withdrawn of one region.
+fn busy_with(side: &Side, region: &Region) -> Vec<OwnActivity> {
+    let (state, mut busy) = (&side.segments.owner_state, Vec::new());
+    state.observe(PARTY, Some(region.id().0), state.view().revision(), &mut busy);
     busy
 }
 
@@ -90,10 +97,10 @@ fn what_the_kernel_has_is_open_and_seen() {
     assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::LocalPending);
     turn_one(&mut sides[0], 100);
     assert!(sides[0].got.completed.is_empty());
-    assert!(!sides[0].segments.owner_state.view().has_finished(&seen[0]));
+    assert!(!sides[0].segments.owner_state.has_ended(&seen[0]));
     until(&mut sides, "the peer has taken it", |sides| sides[0].result(1).is_some());
     settle(&mut sides);
-    assert!(sides[0].segments.owner_state.view().has_finished(&seen[0]));
+    assert!(sides[0].segments.owner_state.has_ended(&seen[0]));
     assert!(busy(&sides[0]).is_empty());
     // The stream is in step.
     sides[0].post(WRITE, &from, key_of(&to), &all, (2, 2)).unwrap();
@@ -124,9 +131,10 @@ fn who_waits_for_memory_does_not_wait_for_ever_while_much_is_sent() {
                 let (id, generation) = (other.id().0, other.generation().0);
                 sides[0].segments.owner_state.withdraw_region(id, generation);
                 sides[0].expected.local = sides[0].segments.owner_state.view().revision();
+                assert!(busy_with(&sides[0], &other).is_empty(), "it has another region's pages");
                 seen = busy(&sides[0]).pop();
             }
-            Some(seen) if sides[0].segments.owner_state.view().has_finished(seen) => break,
+            Some(seen) if sides[0].segments.owner_state.has_ended(seen) => break,
             _ => {}
         }
         assert!(Instant::now() < deadline, "the kernel never had nothing");
@@ -159,8 +167,40 @@ fn a_lane_that_is_dropped_takes_its_pages_back() {
     sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
     turn_one(&mut sides[0], 10);
     assert_eq!(busy(&sides[0]).len(), 1);
+    let seen = busy(&sides[0]);
+    let begun = Instant::now();
     sides[0].lane = None;
-    assert!(busy(&sides[0]).is_empty(), "a lane that is gone touches nothing");
+    assert!(begun.elapsed() < Duration::from_millis(50), "nobody waits for the kernel");
+    assert_eq!(busy(&sides[0]).len(), 1, "it has not said its last word");
+    // Who has this place next says nothing for it.
+    let mut next = penstock_transport::mediated::Touch::new(sides[0].segments.owner_state.hazard(PARTY, 0));
+    (0..3).for_each(|_| {
+        next.enter();
+        next.leave();
+    });
+    assert!(!sides[0].segments.owner_state.has_ended(&seen[0]));
+    while !sides[0].segments.owner_state.has_ended(&seen[0]) {
+        sides[0].driver.turn();
+        assert!(begun.elapsed() < Duration::from_secs(10), "the kernel never says it");
+    }
+    assert!(busy(&sides[0]).is_empty());
+}
+
+#[test]
+fn whoever_takes_a_region_back_waits_for_its_pages_alone() {
+    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
+    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    let other = sides[0].region(vec![2; 4096], Rights::NONE);
+    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
+    turn_one(&mut sides[0], 10);
+    for region in [&other, &from] {
+        sides[0].segments.owner_state.withdraw_region(region.id().0, region.generation().0);
+    }
+    assert!(busy_with(&sides[0], &other).is_empty());
+    assert_eq!(busy_with(&sides[0], &from).len(), 1);
+    until(&mut sides, "the peer has taken it", |sides| sides[0].result(1).is_some());
+    settle(&mut sides);
+    assert!(busy_with(&sides[0], &from).is_empty());
 }
 
 #[test]
