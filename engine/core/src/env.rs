@@ -170,6 +170,11 @@ pub trait Env: Clone + Send + Sync + 'static {
     /// Listens at `address`, taking over a socket whose owner is gone.
     fn listen(&self, address: &Address) -> io::Result<Self::Listener>;
 
+    /// Where a file may be made for a moment that only this user's processes can open, for the engine that listens at this path.
+    fn place_beside(&self, socket: &Path) -> PathBuf {
+        socket.with_extension("bell")
+    }
+
     /// Connects to `address` without blocking for longer than a local connect takes. Between hosts the connection
     /// may still be under way: then its first use says whether it came about.
     fn connect(&self, address: &Address) -> io::Result<Self::Stream>;

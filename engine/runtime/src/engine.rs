@@ -101,7 +101,7 @@ impl<E: Env> Engine<E> {
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
         let Opened { transports, reports, devices } =
-            transports::open(&transport_env, &config, &segments, &registry, Path::new(&path), own)?;
+            transports::open(&transport_env, &config, &segments, &registry, &env.place_beside(Path::new(&path)), own)?;
         let mut listeners = vec![listener];
         let is_network = transports.iter().any(|transport| transport.scope() == Scope::Network);
         let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };

@@ -45,13 +45,13 @@ pub(crate) struct Opened {
 }
 
 /// Opens the transports that the configuration allows. One of the caller's own takes the place of the one that has its
-/// name; the others follow. `socket` is where the engine listens already.
+/// name; the others follow. `place` is that of a file beside the socket where the engine listens already.
 pub(crate) fn open(
     env: &Arc<dyn TransportEnv>,
     config: &Config,
     segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
-    socket: &Path,
+    place: &Path,
     mut own: Vec<Arc<dyn Transport>>,
 ) -> Result<Opened, StartError> {
     // An engine that has nothing but transports of the caller's own has the caller's devices.
@@ -67,7 +67,7 @@ pub(crate) fn open(
                 let local = LocalTransport::new(Arc::clone(segments), opened.devices.clone());
                 Ok((Arc::new(local) as Arc<dyn Transport>, Vec::new()))
             }
-            None => open_one(name, env, config, (segments, registry), socket, opened.devices.as_ref())?,
+            None => open_one(name, env, config, (segments, registry), place, opened.devices.as_ref())?,
         };
         match one {
             Ok((transport, details)) => {
@@ -98,7 +98,7 @@ fn open_one(
     env: &Arc<dyn TransportEnv>,
     config: &Config,
     (segments, registry): (&Arc<EngineSegments>, &Arc<Registry>),
-    socket: &Path,
+    place: &Path,
     devices: Option<&Arc<dyn Devices>>,
 ) -> Result<One, StartError> {
     let (segments, registry, choices) = (Arc::clone(segments), Arc::clone(registry), &config.transports);
@@ -106,7 +106,7 @@ fn open_one(
     let transport: Arc<dyn Transport> = match name {
         TransportName::Shm => {
             let process_vm = choices.process_vm == ProcessVmChoice::Auto;
-            let shm = ShmTransport::new(segments, registry, process_vm, &socket.with_extension("bell"));
+            let shm = ShmTransport::new(segments, registry, process_vm, place);
             Arc::new(shm.map_err(|source| StartError::System { what: "a socket where peers ring", source })?)
         }
         TransportName::Verbs => {

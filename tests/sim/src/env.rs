@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -125,6 +126,11 @@ impl Env for SimEnv {
         let (id, reached) = self.core.lock().network.listen(address, self.party())?;
         self.core.record(self.engine, What::Listened, id);
         Ok(SimListener { env: self.clone(), id, reached })
+    }
+
+    /// There are no folders in here: a real one, where each thread has one file at a time.
+    fn place_beside(&self, _: &Path) -> PathBuf {
+        std::env::temp_dir().join(format!("penstock-sim-{}-{:?}", std::process::id(), std::thread::current().id()))
     }
 
     fn connect(&self, address: &Address) -> io::Result<SimStream> {
