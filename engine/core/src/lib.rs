@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod budget;
 pub mod config;
 pub mod credit;
 pub mod env;

@@ -135,6 +135,12 @@ pub enum MemoryLimit {
     Machine { available: u64 },
     /// The control group allows this many bytes in total (`memory.max`).
     ControlGroup { allowed: u64 },
+    /// A key of the configuration allows this many bytes in total.
+    Configured {
+        key: &'static str,
+        /// Of all that count.
+        allowed: u64,
+    },
     /// The kernel refused with this error number.
     Kernel {
         /// The error number, as in `errno(3)`.
@@ -148,6 +154,9 @@ impl fmt::Display for MemoryLimit {
             Self::Machine { available } => write!(f, "the machine has {available} B available"),
             Self::ControlGroup { allowed } => {
                 write!(f, "the control group allows {allowed} B in all")
+            }
+            Self::Configured { key, allowed } => {
+                write!(f, "`{key}` allows {allowed} B in all, and one peer what it leaves")
             }
             Self::Kernel { errno } => {
                 write!(f, "the kernel refused ({})", io::Error::from_raw_os_error(errno))

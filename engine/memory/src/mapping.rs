@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
+use penstock_core::budget::BudgetShare;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 
@@ -13,7 +14,7 @@ use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// How much is backed by one call of the kernel: signals are not taken before it is over, and threads that map something else wait.
-const POPULATE_STEP_BYTES: u64 = 16 * HUGE_PAGE_BYTES;
+pub(crate) const POPULATE_STEP_BYTES: u64 = 16 * HUGE_PAGE_BYTES;
 
 /// Bytes of a base page on this machine.
 pub(crate) fn page_bytes() -> u64 {
@@ -38,6 +39,8 @@ pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: u64,
     registration: Mutex<Option<Box<dyn PageRegistration>>>,
+    /// Counts for as long as it is here.
+    taken: Option<BudgetShare>,
 }
 
 /// A registration of a mapping's pages with a device, which knows them by the addresses that they have. It is dropped before they are unmapped.
@@ -67,7 +70,13 @@ impl Mapping {
     pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, access: Access, aligned: bool) -> io::Result<Self> {
         let base = if aligned { map_aligned(fd, len, access)? } else { map(fd, len, access)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { base, len, registration: Mutex::default() })
+        Ok(Self { base, len, registration: Mutex::default(), taken: None })
+    }
+
+    /// A mapping that counts in a budget for as long as it is there.
+    pub(crate) fn counted(mut self, taken: Option<BudgetShare>) -> Self {
+        self.taken = taken;
+        self
     }
 
     /// Its pages' registration with a device, if they have one.

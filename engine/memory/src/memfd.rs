@@ -80,7 +80,7 @@ pub(crate) fn verify_backed(fd: BorrowedFd<'_>, bytes: u64, what: &'static str) 
 }
 
 /// True when the descriptor is backed by explicitly reserved huge pages.
-pub(crate) fn is_huge_tlb(fd: BorrowedFd<'_>) -> bool {
+pub fn is_huge_tlb(fd: BorrowedFd<'_>) -> bool {
     const HUGETLBFS_MAGIC: u64 = 0x958458f6;
     fs::fstatfs(fd).is_ok_and(|stat| stat.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC)
 }

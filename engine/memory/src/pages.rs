@@ -78,6 +78,12 @@ fn pmd_mapped_bytes(smaps: &str, base: u64) -> u64 {
         .map_or(0, |kib| kib.saturating_mul(1024))
 }
 
+/// The memory of this machine and its swap, if it says.
+pub fn machine_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    bytes_of(&text, "MemTotal:")?.checked_add(bytes_of(&text, "SwapTotal:").unwrap_or(0))
+}
+
 /// Refuses what the machine or the control group can certainly not give, before populating it
 /// would wake the kernel's out-of-memory killer.
 pub(crate) fn refuse_impossible(asked: u64, what: &'static str) -> Result<(), MemoryError> {
@@ -100,7 +106,11 @@ pub(crate) fn refuse_impossible(asked: u64, what: &'static str) -> Result<(), Me
 }
 
 fn available(meminfo: &str) -> Option<u64> {
-    let rest = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    bytes_of(meminfo, "MemAvailable:")
+}
+
+fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
+    let rest = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 

@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use penstock_core::Rights;
+use penstock_core::budget::BudgetShare;
 use rustix::mm::Advice;
 
 use crate::blocks::{BlockAllocator, Blocks, TakeError};
 use crate::error::MemoryError;
-use crate::mapping::{Access, HUGE_PAGE_BYTES, Mapping, page_bytes, round_up};
+use crate::mapping::{Access, HUGE_PAGE_BYTES, Mapping, POPULATE_STEP_BYTES, page_bytes, round_up};
 use crate::memfd;
 use crate::numa;
 use crate::pages::{self, PageKind, PagesReport};
@@ -130,11 +131,38 @@ impl Pool {
 /// only, and a pool that is not sealed against writers is refused: its owner promised what it
 /// did not enforce.
 pub fn map_foreign_pool(fd: OwnedFd, bytes: u64, rights: Rights, pages: PageKind) -> Result<Window, MemoryError> {
-    let mapping = map_unpopulated(&fd, bytes, (rights, pages), bytes)?;
+    map_counted_pool(fd, bytes, rights, pages, None)
+}
+
+/// As [`map_foreign_pool`]; the mapping counts in a budget for as long as it is there.
+pub fn map_counted_pool(
+    fd: OwnedFd,
+    bytes: u64,
+    rights: Rights,
+    pages: PageKind,
+    taken: Option<BudgetShare>,
+) -> Result<Window, MemoryError> {
+    let mapping = map_unpopulated(&fd, bytes, (rights, pages), bytes)?.counted(taken);
     let access = if rights.allows_write() { Access::ReadWrite } else { Access::Read };
-    let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
-    mapping.populate(fd.as_fd(), access).map_err(|source| refused("madvise(populate)", source))?;
+    populate_foreign(&mapping, fd.as_fd(), access, bytes)?;
     Ok(window_over(Arc::new(mapping), access))
+}
+
+/// Populates a peer's pool of which so many bytes must have pages, a part at a time: whoever punches holes meanwhile has this process pay
+/// for one part at most.
+pub(crate) fn populate_foreign(
+    mapping: &Mapping,
+    fd: BorrowedFd<'_>,
+    access: Access,
+    backed: u64,
+) -> Result<(), MemoryError> {
+    for from in (0..mapping.len()).step_by(POPULATE_STEP_BYTES as usize) {
+        memfd::verify_backed(fd, backed, WHAT)?;
+        let len = POPULATE_STEP_BYTES.min(mapping.len() - from);
+        let populated = mapping.populate_range(fd, access, from, len);
+        populated.map_err(|source| memfd::system_error("madvise(populate)", WHAT, len, source))?;
+    }
+    Ok(())
 }
 
 /// As [`map_foreign_pool`], with its checks, and without touching a page. So many of its bytes must have their pages.

@@ -11,6 +11,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use penstock_core::budget::BudgetShare;
 use penstock_core::{Direction, Rights, Span};
 use rustix::fs::FallocateFlags;
 use rustix::mm::Advice;
@@ -198,18 +199,19 @@ fn gaps<D>(pieces: &[FreshPiece<D>], start: u64, end: u64) -> Vec<(u64, u64)> {
 
 /// Maps a pool of another process with the pieces that lie over it, each checked as
 /// [`map_foreign_pool`](crate::map_foreign_pool) checks the pool: a memfd of exactly its length, sealed. Pieces are whole
-/// pages inside the pool, in order, and do not overlap.
+/// pages inside the pool, in order, and do not overlap. The mapping counts in a budget for as long as it is there.
 pub fn map_foreign_pieces(
     fd: OwnedFd,
     bytes: u64,
     rights: Rights,
     pages: PageKind,
     pieces: &[FreshPiece<OwnedFd>],
+    taken: Option<BudgetShare>,
 ) -> Result<Window, MemoryError> {
     let page = page_bytes();
     if pieces.len() > PIECES_MAX || pages == PageKind::HugeTlb || memfd::is_huge_tlb(fd.as_fd()) {
         let Some(first) = pieces.first() else {
-            return crate::pool::map_foreign_pool(fd, bytes, rights, pages);
+            return crate::pool::map_counted_pool(fd, bytes, rights, pages, taken);
         };
         return Err(MemoryError::PieceMisplaced { offset: first.offset, len: first.len, bytes });
     }
@@ -229,7 +231,7 @@ pub fn map_foreign_pieces(
     }
     // What lies under the pieces may be given back already.
     let own = bytes - pieces.iter().map(|piece| piece.len).sum::<u64>();
-    let mapping = crate::pool::map_unpopulated(&fd, bytes, (rights, pages), own)?;
+    let mapping = crate::pool::map_unpopulated(&fd, bytes, (rights, pages), own)?.counted(taken);
     let access = if writable { Access::ReadWrite } else { Access::Read };
     let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
     for piece in pieces {
@@ -237,7 +239,7 @@ pub fn map_foreign_pieces(
             Mapping::new(piece.fd.as_fd(), piece.len, access, false).map_err(|source| refused("mmap", source))?;
         mapping.replace(piece.offset, over).map_err(|source| refused("mremap", source))?;
     }
-    mapping.populate(fd.as_fd(), access).map_err(|source| refused("madvise(populate)", source))?;
+    crate::pool::populate_foreign(&mapping, fd.as_fd(), access, own)?;
     Ok(window_over(Arc::new(mapping), access))
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use penstock_core::address::AddressIndex;
+use penstock_core::budget::PeerBudget;
 use penstock_core::limits::COUNTERS_MAX;
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
 use penstock_memory::{MemoryError, ProcessWatch};
@@ -21,7 +22,7 @@ use penstock_transport::{
 };
 
 use crate::error::{ConnectError, RegionError};
-use crate::kept_fds::{KeptFds, PeerFdBudget};
+use crate::kept_fds::KeptFds;
 use crate::peer_counters::Counters;
 
 /// A peer's memory of a device is not reached, for this reason.
@@ -56,7 +57,7 @@ pub(crate) struct PeerState {
     refused: OnceLock<(RefusalCode, String)>,
     /// Notifications it may still put into our inbox.
     pub(crate) inbox_credits: Credits,
-    fd_budget: Arc<PeerFdBudget>,
+    fd_budget: Arc<PeerBudget>,
     /// Bytes that its regions may take here.
     announced_bytes_max: usize,
     /// The cause that ended the session, zero while it stands.
@@ -97,7 +98,7 @@ pub(crate) struct PeerParts {
     pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
-    pub(crate) fd_budget: Arc<PeerFdBudget>,
+    pub(crate) fd_budget: Arc<PeerBudget>,
     pub(crate) announced_bytes_max: usize,
     pub(crate) socket: String,
     pub(crate) address: Option<SocketAddr>,
@@ -430,7 +431,7 @@ impl PeerState {
                 return Err(Unlearned::TooMuch);
             }
             let fds = match received {
-                ReceivedFds::All(fds) => self.fd_budget.keep(fds).ok_or(NoFds::Budget),
+                ReceivedFds::All(fds) => KeptFds::keep(fds, &self.fd_budget).ok_or(NoFds::Budget),
                 ReceivedFds::Short => Err(NoFds::Process),
             };
             short += u64::from(fds.is_err());

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
+use penstock_core::budget::Budget;
 use penstock_core::env::Waker;
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, Config, EngineName, Env, Epoch, Timestamp};
@@ -23,7 +24,6 @@ use crate::counter::CounterBook;
 use crate::ending::Endings;
 use crate::error::{ConnectError, RegionError};
 use crate::inbox::Inbox;
-use crate::kept_fds::FdBudget;
 use crate::manager::TransferManagerShell;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
@@ -69,7 +69,7 @@ pub(crate) struct Shared<E: Env> {
     /// Sessions that a control loop that is lost has not seen to their ends, and what opens when all workers have left.
     pub(crate) unsaid: Mutex<Vec<(Arc<PeerState>, Arc<Latch>)>>,
     /// Descriptors of peers' memory that nothing has mapped yet.
-    pub(crate) fd_budget: Arc<FdBudget>,
+    pub(crate) fd_budget: Arc<Budget>,
     pub(crate) endings: Endings,
     pub(crate) renewals: Renewals,
     pub(crate) knocks: Knocks,
@@ -435,7 +435,7 @@ impl<E: Env> Shared<E> {
         let SharedParts { transports, staging, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
         let fds = config.session.descriptors;
-        let fd_budget = FdBudget::new(if fds == 0 { env.fds_max() / 2 } else { fds });
+        let fd_budget = Budget::new(if fds == 0 { env.fds_max() / 2 } else { fds } as u64);
         let manager = TransferManagerShell::new(&config, std::array::from_fn(|_| env.random()));
         Arc::new(Self {
             application: segments.ringer(0),

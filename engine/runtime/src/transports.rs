@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_core::budget::Budget;
 use penstock_core::config::{Config, DatagramConfig, ProcessVmChoice, TransportName, VerbsConnect};
 use penstock_core::env::TransportEnv;
 use penstock_cuda::CudaDevices;
@@ -106,7 +107,11 @@ fn open_one(
     let transport: Arc<dyn Transport> = match name {
         TransportName::Shm => {
             let process_vm = choices.process_vm == ProcessVmChoice::Auto;
-            let shm = ShmTransport::new(segments, registry, process_vm, place);
+            let mapped = match config.session.mapped_bytes {
+                0 => penstock_memory::machine_bytes().map_or(u64::MAX, |bytes| bytes.saturating_mul(2)),
+                bytes => bytes,
+            };
+            let shm = ShmTransport::new(segments, registry, process_vm, place, Budget::new(mapped));
             Arc::new(shm.map_err(|source| StartError::System { what: "a socket where peers ring", source })?)
         }
         TransportName::Verbs => {

@@ -1,14 +1,15 @@
 //! The ways to a peer's memory: pools are mapped; what the caller brought is reached where it is, or through
 //! its owner.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use penstock_core::Rights;
+use penstock_core::budget::{BudgetShare, PeerBudget};
 use penstock_core::plan::RegionKey;
 use penstock_memory::{
-    ForeignProcess, FreshPiece, MemoryError, PageKind, Pool, ProcessVmMemory, Region, WhyNot, map_foreign_pieces,
-    map_foreign_pool,
+    ForeignProcess, FreshPiece, MemoryError, MemoryLimit, PageKind, Pool, ProcessVmMemory, Region, WhyNot, is_huge_tlb,
+    map_counted_pool, map_foreign_pieces,
 };
 use penstock_transport::{
     AccessPath, AdvertisedRegion, Exported, ImportError, Registrar, RemoteMemory, TargetMediatedMemory,
@@ -24,16 +25,28 @@ const CALLER: u8 = 2;
 /// length, eight bytes each. A release that does not know it refuses the region instead of mapping old memory.
 const MAPPABLE_IN_PIECES: u8 = 3;
 
+/// Why such a pool is not mapped.
+const HUGE: &str = "a pool of reserved huge pages that peers may write: a hole in it would end whoever had it mapped";
+
 /// Exports regions to, and imports them from, processes of the same host.
 pub struct ShmRegistrar {
     /// The peer's process, if its memory can be reached from this one.
     process: Result<Arc<ForeignProcess>, WhyNot>,
+    /// What may be mapped of its pools.
+    mapped: Arc<PeerBudget>,
 }
 
 impl ShmRegistrar {
     /// The registrar of a session with this process.
-    pub fn new(process: Result<Arc<ForeignProcess>, WhyNot>) -> Self {
-        Self { process }
+    pub fn new(process: Result<Arc<ForeignProcess>, WhyNot>, mapped: Arc<PeerBudget>) -> Self {
+        Self { process, mapped }
+    }
+
+    fn take(&self, bytes: u64) -> Result<Option<BudgetShare>, MemoryError> {
+        let limit = MemoryLimit::Configured { key: "session.mapped_bytes", allowed: self.mapped.most() };
+        let mend = "raise it, or have the peer register less";
+        let none = MemoryError::OutOfMemory { what: "a peer's pool", asked: bytes, limit, mend };
+        self.mapped.take(bytes).map(Some).ok_or(none)
     }
 
     /// All ways of this session, in words.
@@ -45,8 +58,8 @@ impl ShmRegistrar {
         }
     }
 
-    /// The one place where it is decided how memory is reached that the peer brought itself.
-    fn way_to_caller_memory(&self, region: &AdvertisedRegion<'_>) -> Result<RemoteMemory, ImportError> {
+    /// The one place where it is decided how memory is reached that is not mapped here.
+    fn way_to_unmapped(&self, region: &AdvertisedRegion<'_>) -> Result<RemoteMemory, ImportError> {
         match &self.process {
             Ok(process) => {
                 let writable = region.rights.allows_write();
@@ -80,9 +93,13 @@ impl Registrar for ShmRegistrar {
             ([MAPPABLE, pages], Some(fd)) => {
                 let pages =
                     PageKind::from_code(*pages).ok_or(ImportError::Malformed("its pages are of no known kind"))?;
-                Ok(map_foreign_pool(fd, region.bytes, region.rights, pages)?.into())
+                // Seals keep nobody who may write from punching holes, and touching one of reserved huge pages ends the process.
+                if region.rights.allows_write() && is_huge_tlb(fd.as_fd()) {
+                    return self.way_to_unmapped(region);
+                }
+                Ok(map_counted_pool(fd, region.bytes, region.rights, pages, self.take(region.bytes)?)?.into())
             }
-            ([CALLER], None) => self.way_to_caller_memory(region),
+            ([CALLER], None) => self.way_to_unmapped(region),
             ([NOTHING], None) => Err(ImportError::NoPath("the region gives no rights to peers".to_owned())),
             ([MAPPABLE, _], None) => Err(ImportError::Malformed("it names a descriptor that did not come")),
             _ => Err(ImportError::Malformed("its path is not one of shm")),
@@ -105,11 +122,18 @@ impl Registrar for ShmRegistrar {
             return Err(ImportError::Malformed("its pieces and its descriptors do not belong together"));
         }
         let pieces: Vec<FreshPiece<OwnedFd>> = places.iter().zip(more).map(|(place, fd)| piece(place, fd)).collect();
-        Ok(map_foreign_pieces(fd, region.bytes, region.rights, pages, &pieces)?.into())
+        Ok(map_foreign_pieces(fd, region.bytes, region.rights, pages, &pieces, self.take(region.bytes)?)?.into())
     }
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
+        let is_huge = matches!(region.access_blob, [MAPPABLE, pages] if *pages == PageKind::HugeTlb.code());
         match (region.access_blob, &self.process) {
+            (_, Ok(_)) if is_huge && region.rights.allows_write() => {
+                AccessPath { name: AccessPath::PROCESS_VM, reason: HUGE.to_owned() }
+            }
+            (_, Err(why)) if is_huge && region.rights.allows_write() => {
+                AccessPath { name: AccessPath::BOUNCE, reason: format!("{HUGE}; {why}") }
+            }
             ([MAPPABLE, _] | [MAPPABLE_IN_PIECES, ..], _) => {
                 AccessPath { name: AccessPath::MAPPED, reason: "a pool, which is mapped here".to_owned() }
             }
@@ -141,4 +165,73 @@ fn piece(place: &[u8; 16], fd: OwnedFd) -> FreshPiece<OwnedFd> {
     // Both halves of one word; whatever they say is checked before anything is mapped.
     let word = u128::from_le_bytes(*place);
     FreshPiece { offset: word as u64, len: (word >> 64) as u64, fd }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_core::budget::Budget;
+    use penstock_core::{Generation, RegionId};
+    use penstock_memory::{Pages, PoolSpec};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    const HUGE_BYTES: u64 = 2 << 20;
+
+    fn region<'a>(bytes: u64, rights: Rights, access_blob: &'a [u8]) -> AdvertisedRegion<'a> {
+        AdvertisedRegion {
+            epoch: 1,
+            id: RegionId(0),
+            generation: Generation(1),
+            bytes,
+            base: 1 << 30,
+            rights,
+            access_blob,
+        }
+    }
+
+    #[test]
+    fn a_pool_of_huge_pages_that_may_be_written_is_not_mapped() {
+        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(u64::MAX).peer());
+        // Without a page behind it: nobody reserves any here.
+        let huge = || {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+            let fd = memfd_create("huge", flags).unwrap();
+            ftruncate(&fd, HUGE_BYTES).unwrap();
+            fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+            fd
+        };
+        for pages in [PageKind::HugeTlb, PageKind::Small] {
+            let blob = [MAPPABLE, pages.code()];
+            let imported = registrar.import(&region(HUGE_BYTES, Rights::READ_WRITE, &blob), Some(huge()));
+            assert!(matches!(imported, Ok(RemoteMemory::TargetMediated(_))), "whatever it says: {imported:?}");
+        }
+        let blob = [MAPPABLE, PageKind::HugeTlb.code()];
+        let path = registrar.access_path(&region(HUGE_BYTES, Rights::READ_WRITE, &blob));
+        assert_eq!(path.name, AccessPath::BOUNCE);
+        assert!(path.reason.starts_with(HUGE), "{path:?}");
+        assert_eq!(registrar.access_path(&region(HUGE_BYTES, Rights::READ, &blob)).name, AccessPath::MAPPED);
+        let read = registrar.import(&region(HUGE_BYTES, Rights::READ, &blob), Some(huge()));
+        assert!(matches!(read, Err(ImportError::Memory(MemoryError::Unsealed { .. }))), "{read:?}");
+    }
+
+    #[test]
+    fn pools_are_mapped_as_far_as_there_is_room_for_them() {
+        const BYTES: u64 = 1 << 20;
+        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(5 * BYTES).peer());
+        let pool = Pool::create(PoolSpec::host(BYTES).pages(Pages::Small).rights(Rights::READ_WRITE)).unwrap();
+        let blob = [MAPPABLE, pool.pages().got.code()];
+        let import = || {
+            registrar.import(
+                &region(BYTES, Rights::READ_WRITE, &blob),
+                Some(export_pool(&pool).fd.unwrap().as_fd().try_clone_to_owned().unwrap()),
+            )
+        };
+        let (first, second) = (import().unwrap(), import().unwrap());
+        let refused = import().unwrap_err().to_string();
+        assert!(refused.contains("session.mapped_bytes") && refused.contains("5242880 B"), "{refused}");
+        drop(first);
+        let third = import().unwrap();
+        drop((second, third));
+    }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use penstock_core::budget::Budget;
 use penstock_memory::{ForeignProcess, MemoryError, ProbeWords, Registry, WhyNot};
 use penstock_transport::host::bounce::{Banks, BounceParts};
 use penstock_transport::host::{CopyLane, CopyLaneParts, EngineSegments, InboundRings};
@@ -20,6 +21,7 @@ pub struct ShmTransport {
     registry: Arc<Registry>,
     process_vm: bool,
     doors: Doors,
+    mapped: Arc<Budget>,
 }
 
 impl ShmTransport {
@@ -27,15 +29,17 @@ impl ShmTransport {
     pub const NAME: &'static str = "shm";
 
     /// The transport of the engine with these segments and these regions. `process_vm`: whether the kernel may
-    /// copy between its process and peers'. `place`: the path of a file beside the engine's socket, which is made and gone at once.
+    /// copy between its process and peers'. `place`: the path of a file beside the engine's socket, which is made and gone at once. `mapped`: what
+    /// may be mapped of peers' pools, in bytes.
     pub fn new(
         segments: Arc<EngineSegments>,
         registry: Arc<Registry>,
         process_vm: bool,
         place: &Path,
+        mapped: Arc<Budget>,
     ) -> io::Result<Self> {
         let doors = Doors::open(&segments, place)?;
-        Ok(Self { segments, registry, process_vm, doors })
+        Ok(Self { segments, registry, process_vm, doors, mapped })
     }
 }
 
@@ -69,7 +73,7 @@ impl Transport for ShmTransport {
         let slots = Banks::create(here.workers)?;
         let fds = offer::fds(&self.segments, &rings, &slots, self.doors.sockets()?)?;
         let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
-        let process_vm = self.process_vm;
+        let (process_vm, mapped) = (self.process_vm, self.mapped.peer());
         let ours = if process_vm { ProbeWords::of_this_process(here.epoch) } else { ProbeWords::NONE };
         let join = move |blob: &[u8], fds| {
             let Accepted { segments: theirs, rings: outbound, slots: incoming, probe_words } =
@@ -88,7 +92,7 @@ impl Transport for ShmTransport {
             })?;
             let process =
                 if process_vm { ForeignProcess::reach(&there.watch, probe_words) } else { Err(WhyNot::SwitchedOff) };
-            let registrar = ShmRegistrar::new(process);
+            let registrar = ShmRegistrar::new(process, mapped);
             let path = registrar.path();
             Ok::<_, JoinError>(Link {
                 lanes,

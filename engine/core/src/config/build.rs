@@ -153,6 +153,13 @@ impl Config {
         self
     }
 
+    /// Sets the bytes of peers' pools that may be mapped.
+    #[must_use]
+    pub fn mapped_bytes(mut self, bytes: u64) -> Self {
+        self.session.mapped_bytes = bytes;
+        self
+    }
+
     /// Sets the bytes that may wait for one peer that does not read.
     #[must_use]
     pub fn unsent_bytes(mut self, bytes: usize) -> Self {

@@ -273,6 +273,8 @@ pub struct SessionConfig {
     pub accepts_per_second: u64,
     /// Descriptors of peers' memory that wait here to be mapped; 0: half of what the process may have.
     pub descriptors: usize,
+    /// Bytes of peers' pools that are mapped here; 0: twice the machine's memory.
+    pub mapped_bytes: u64,
     /// Bytes that what one peer has announced may take here.
     pub announced_bytes_per_peer: usize,
     /// Bytes that may wait for one peer that does not read.
@@ -437,6 +439,7 @@ impl Default for SessionConfig {
             heartbeat_ms: 5_000,
             accepts_per_second: 512,
             descriptors: 0,
+            mapped_bytes: 0,
             announced_bytes_per_peer: 64 << 20,
             unsent_bytes: 16 << 20,
             directory_file: None,

@@ -606,7 +606,7 @@ mod properties {
             (listen, advertise) in (addresses(), addresses()),
             (secret_file, directory_file) in (prop::option::of("/[^\0\u{fffd}]{0,40}"), prop::option::of("/[a-z]{0,9}")),
             (heartbeat_ms, accepts_per_second) in (50u64..=86_400_000, 1u64..=1_000_000),
-            (descriptors, announced_bytes_per_peer, unsent_bytes) in (0usize..=1 << 20, 64usize << 10..=1 << 40, 1usize << 20..=1 << 30),
+            (descriptors, mapped_bytes, announced_bytes_per_peer, unsent_bytes) in (0usize..=1 << 20, 0u64..=1 << 60, 64usize << 10..=1 << 40, 1usize << 20..=1 << 30),
             (dpdk, device, control, legs) in (dpdk(), device(), control(), legs()),
         ) -> Config {
             Config {
@@ -638,6 +638,7 @@ mod properties {
                     heartbeat_ms,
                     accepts_per_second,
                     descriptors,
+                    mapped_bytes,
                     announced_bytes_per_peer,
                     unsent_bytes,
                     directory_file: directory_file.map(PathBuf::from),

@@ -29,7 +29,7 @@ fn seen_by_a_peer(pool: &Pool) -> Window {
         .iter()
         .map(|piece| FreshPiece { offset: piece.offset, len: piece.len, fd: dup(piece.fd.as_fd()) })
         .collect();
-    map_foreign_pieces(dup(fd.as_fd()), pool.bytes(), pool.rights(), PageKind::Small, &pieces).unwrap()
+    map_foreign_pieces(dup(fd.as_fd()), pool.bytes(), pool.rights(), PageKind::Small, &pieces, None).unwrap()
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_piece_of_a_peer_is_checked_before_it_is_mapped() {
         fd
     };
     let map = |pieces: Vec<FreshPiece<OwnedFd>>| {
-        map_foreign_pieces(sealed(16 * page), 16 * page, Rights::READ_WRITE, PageKind::Small, &pieces)
+        map_foreign_pieces(sealed(16 * page), 16 * page, Rights::READ_WRITE, PageKind::Small, &pieces, None)
     };
     let piece = |offset: u64, len: u64| FreshPiece { offset, len, fd: sealed(len.max(page)) };
     assert!(map(vec![piece(0, page), piece(page, 15 * page)]).is_ok());

@@ -59,5 +59,5 @@ fn keys_are_listed_and_explained() {
     let all = penstock(&["config", "keys"]).out;
     assert!(all.contains("\nworkers.spin_us ") && all.contains("\ntransports.allow "), "{all}");
     let section = penstock(&["config", "keys", "session"]).out;
-    assert_eq!(section.matches("  more costs ").count(), 12, "{section}");
+    assert_eq!(section.matches("  more costs ").count(), 13, "{section}");
 }

@@ -426,6 +426,16 @@ pub const KEYS: &[KeyDoc] = &[
         less_costs: "A peer with many pools that are not used at once cannot have them all used.",
     },
     KeyDoc {
+        key: "session.mapped_bytes",
+        default: "0",
+        unit: "B",
+        range: Range::Number { min: 0, max: 1 << 60 },
+        what: "Bytes of peers' pools on this host that are mapped here: of all peers together; one peer gets no more than it leaves. 0: twice the machine's \
+               memory, which honest peers never reach. Plans over a pool that finds no room are refused; its session stands.",
+        more_costs: "A peer may punch holes into its pools once they are mapped: touching them has this process pay for so much memory at most.",
+        less_costs: "Large pools of honest peers are refused. Never less than twice what one of them needs.",
+    },
+    KeyDoc {
         key: "session.announced_bytes_per_peer",
         default: "67108864",
         unit: "B",
