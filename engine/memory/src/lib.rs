@@ -19,6 +19,7 @@
 //!   marks when its thread dies; [`probe`]: what the kernel lets this process do
 //! - [`error`]: what can go wrong, and the mend
 
+pub mod aside;
 pub mod blocks;
 pub mod copy;
 pub mod device_blocks;
@@ -45,13 +46,14 @@ pub mod segment;
 mod share;
 pub mod window;
 
+pub use aside::{Aside, PassedFd};
 pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeError};
 pub use copy::{CopyError, Hint};
 pub use device_blocks::DeviceBlocks;
 pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
 pub use host::HostMemory;
 pub use life::{LivenessError, LivenessLock};
-pub use mapping::{Access, PageRegistration};
+pub use mapping::{Access, ForeignShare, PageRegistration};
 pub use memfd::is_huge_tlb;
 pub use memory::{DeviceId, DeviceMemory, DeviceWindow, Memory};
 pub use pages::{PageKind, PagesReport, machine_bytes};

@@ -10,6 +10,8 @@ use penstock_core::budget::BudgetShare;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 
+use crate::aside::Aside;
+
 /// Bytes of a huge page that this crate aligns to and asks for.
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -39,8 +41,17 @@ pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: u64,
     registration: Mutex<Option<Box<dyn PageRegistration>>>,
-    /// Counts for as long as it is here.
-    taken: Option<BudgetShare>,
+    /// Of a peer's memory.
+    foreign: Option<ForeignShare>,
+}
+
+/// What goes with a mapping of a peer's memory.
+#[derive(Debug)]
+pub struct ForeignShare {
+    /// It counts in a budget until it is unmapped.
+    pub share: BudgetShare,
+    /// Where it is unmapped: whoever is the last to have it frees all of its pages.
+    pub aside: Aside,
 }
 
 /// A registration of a mapping's pages with a device, which knows them by the addresses that they have. It is dropped before they are unmapped.
@@ -70,12 +81,12 @@ impl Mapping {
     pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, access: Access, aligned: bool) -> io::Result<Self> {
         let base = if aligned { map_aligned(fd, len, access)? } else { map(fd, len, access)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { base, len, registration: Mutex::default(), taken: None })
+        Ok(Self { base, len, registration: Mutex::default(), foreign: None })
     }
 
-    /// A mapping that counts in a budget for as long as it is there.
-    pub(crate) fn counted(mut self, taken: Option<BudgetShare>) -> Self {
-        self.taken = taken;
+    /// A mapping of a peer's memory.
+    pub(crate) fn foreign(mut self, share: Option<ForeignShare>) -> Self {
+        self.foreign = share;
         self
     }
 
@@ -179,9 +190,19 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         *self.registration() = None;
-        // SAFETY: the range was mapped by `new`, is owned by this value alone, and every window
-        // over it holds this value alive. Unmapping an owned range cannot fail.
-        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
+        let (base, len) = (self.base.as_ptr().expose_provenance(), self.len as usize);
+        let unmap = move || {
+            // SAFETY: the range was mapped by `new`, was owned by this value alone, and every window
+            // over it held this value alive. Unmapping an owned range cannot fail.
+            let _ = unsafe { mm::munmap(ptr::with_exposed_provenance_mut(base), len) };
+        };
+        match self.foreign.take() {
+            None => unmap(),
+            Some(ForeignShare { share, aside }) => aside.run(move || {
+                unmap();
+                drop(share);
+            }),
+        }
     }
 }
 

@@ -46,14 +46,7 @@ pub(crate) fn verify(
     owner_writes_only: bool,
     what: &'static str,
 ) -> Result<(), MemoryError> {
-    let seals = match fs::fcntl_get_seals(fd) {
-        Ok(seals) => seals,
-        Err(Errno::INVAL) => return Err(MemoryError::NotAMemfd),
-        Err(errno) => {
-            let call = "fcntl(F_GET_SEALS)";
-            return Err(MemoryError::System { call, what, source: errno.into() });
-        }
-    };
+    let seals = seals_of(fd, what)?;
     let missing = MissingSeals {
         shrink: !seals.contains(SealFlags::SHRINK),
         grow: !seals.contains(SealFlags::GROW),
@@ -69,6 +62,23 @@ pub(crate) fn verify(
         return Err(MemoryError::WrongSize { expected: bytes, found });
     }
     Ok(())
+}
+
+fn seals_of(fd: BorrowedFd<'_>, what: &'static str) -> Result<SealFlags, MemoryError> {
+    match fs::fcntl_get_seals(fd) {
+        Ok(seals) => Ok(seals),
+        Err(Errno::INVAL) => Err(MemoryError::NotAMemfd),
+        Err(errno) => Err(MemoryError::System { call: "fcntl(F_GET_SEALS)", what, source: errno.into() }),
+    }
+}
+
+/// How long a memfd is; whatever is none is refused.
+pub(crate) fn bytes_of(fd: BorrowedFd<'_>) -> Result<u64, MemoryError> {
+    const WHAT: &str = "what a peer has passed";
+    seals_of(fd, WHAT)?;
+    let found =
+        fs::fstat(fd).map_err(|errno| MemoryError::System { call: "fstat", what: WHAT, source: errno.into() })?;
+    Ok(found.st_size as u64)
 }
 
 /// Checks that a peer's memfd has pages for so many bytes. Touching one that has none would give it this process's.

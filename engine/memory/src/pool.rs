@@ -4,12 +4,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use penstock_core::Rights;
-use penstock_core::budget::BudgetShare;
 use rustix::mm::Advice;
 
 use crate::blocks::{BlockAllocator, Blocks, TakeError};
 use crate::error::MemoryError;
-use crate::mapping::{Access, HUGE_PAGE_BYTES, Mapping, POPULATE_STEP_BYTES, page_bytes, round_up};
+use crate::mapping::{Access, ForeignShare, HUGE_PAGE_BYTES, Mapping, POPULATE_STEP_BYTES, page_bytes, round_up};
 use crate::memfd;
 use crate::numa;
 use crate::pages::{self, PageKind, PagesReport};
@@ -134,15 +133,15 @@ pub fn map_foreign_pool(fd: OwnedFd, bytes: u64, rights: Rights, pages: PageKind
     map_counted_pool(fd, bytes, rights, pages, None)
 }
 
-/// As [`map_foreign_pool`]; the mapping counts in a budget for as long as it is there.
+/// As [`map_foreign_pool`]; of a peer, with what goes with that.
 pub fn map_counted_pool(
     fd: OwnedFd,
     bytes: u64,
     rights: Rights,
     pages: PageKind,
-    taken: Option<BudgetShare>,
+    share: Option<ForeignShare>,
 ) -> Result<Window, MemoryError> {
-    let mapping = map_unpopulated(&fd, bytes, (rights, pages), bytes)?.counted(taken);
+    let mapping = map_unpopulated(&fd, bytes, (rights, pages), bytes)?.foreign(share);
     let access = if rights.allows_write() { Access::ReadWrite } else { Access::Read };
     populate_foreign(&mapping, fd.as_fd(), access, bytes)?;
     Ok(window_over(Arc::new(mapping), access))

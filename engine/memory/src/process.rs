@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::aside::Aside;
+
 /// Watches one process by a descriptor, which never means another process later.
 #[derive(Debug)]
 pub enum ProcessWatch {
@@ -43,6 +45,15 @@ impl ProcessWatch {
             Ok(descriptor) => Self::Other { pid, descriptor },
             Err(_) => Self::Unseen(Unseen::NotOpened),
         }
+    }
+
+    /// Where calls go that may wait for it.
+    pub fn aside(&self) -> Aside {
+        Aside::of(match self {
+            Self::Ourselves => std::process::id(),
+            Self::Other { pid, .. } => *pid,
+            Self::Unseen(_) => 0,
+        })
     }
 
     /// Watches the process with this id by a descriptor that becomes readable when it is dead.

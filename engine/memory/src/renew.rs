@@ -11,14 +11,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use penstock_core::budget::BudgetShare;
 use penstock_core::{Direction, Rights, Span};
 use rustix::fs::FallocateFlags;
 use rustix::mm::Advice;
 
 use crate::copy::{self, hint_for};
 use crate::error::MemoryError;
-use crate::mapping::{Access, HUGE_PAGE_BYTES, Mapping, page_bytes, round_up};
+use crate::mapping::{Access, ForeignShare, HUGE_PAGE_BYTES, Mapping, page_bytes, round_up};
 use crate::memfd;
 use crate::numa;
 use crate::pages::{self, PageKind};
@@ -199,19 +198,19 @@ fn gaps<D>(pieces: &[FreshPiece<D>], start: u64, end: u64) -> Vec<(u64, u64)> {
 
 /// Maps a pool of another process with the pieces that lie over it, each checked as
 /// [`map_foreign_pool`](crate::map_foreign_pool) checks the pool: a memfd of exactly its length, sealed. Pieces are whole
-/// pages inside the pool, in order, and do not overlap. The mapping counts in a budget for as long as it is there.
+/// pages inside the pool, in order, and do not overlap. `share`: what goes with a peer's memory.
 pub fn map_foreign_pieces(
     fd: OwnedFd,
     bytes: u64,
     rights: Rights,
     pages: PageKind,
     pieces: &[FreshPiece<OwnedFd>],
-    taken: Option<BudgetShare>,
+    share: Option<ForeignShare>,
 ) -> Result<Window, MemoryError> {
     let page = page_bytes();
     if pieces.len() > PIECES_MAX || pages == PageKind::HugeTlb || memfd::is_huge_tlb(fd.as_fd()) {
         let Some(first) = pieces.first() else {
-            return crate::pool::map_counted_pool(fd, bytes, rights, pages, taken);
+            return crate::pool::map_counted_pool(fd, bytes, rights, pages, share);
         };
         return Err(MemoryError::PieceMisplaced { offset: first.offset, len: first.len, bytes });
     }
@@ -231,7 +230,7 @@ pub fn map_foreign_pieces(
     }
     // What lies under the pieces may be given back already.
     let own = bytes - pieces.iter().map(|piece| piece.len).sum::<u64>();
-    let mapping = crate::pool::map_unpopulated(&fd, bytes, (rights, pages), own)?.counted(taken);
+    let mapping = crate::pool::map_unpopulated(&fd, bytes, (rights, pages), own)?.foreign(share);
     let access = if writable { Access::ReadWrite } else { Access::Read };
     let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
     for piece in pieces {

@@ -1,25 +1,22 @@
 //! Descriptors that peers have passed and nothing has mapped yet.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_core::budget::{BudgetShare, PeerBudget};
+use penstock_core::budget::PeerBudget;
+use penstock_memory::PassedFd;
 
-/// Descriptors that count for as long as they are kept.
+/// Descriptors that count until they are closed.
 #[derive(Debug)]
-pub(crate) struct KeptFds {
-    fds: Vec<OwnedFd>,
-    _taken: BudgetShare,
-}
+pub(crate) struct KeptFds(Vec<PassedFd>);
 
 impl KeptFds {
     /// Counts and keeps these; none: there is no room for them, and they are closed.
-    pub(crate) fn keep(fds: Vec<OwnedFd>, budget: &Arc<PeerBudget>) -> Option<Self> {
-        let taken = budget.take(fds.len() as u64)?;
-        Some(Self { fds, _taken: taken })
+    pub(crate) fn keep(fds: Vec<PassedFd>, budget: &Arc<PeerBudget>) -> Option<Self> {
+        let share = Arc::new(budget.take(fds.len() as u64)?);
+        Some(Self(fds.into_iter().map(|fd| fd.counted(Arc::clone(&share))).collect()))
     }
 
-    pub(crate) fn fds(&self) -> &[OwnedFd] {
-        &self.fds
+    pub(crate) fn fds(&self) -> &[PassedFd] {
+        &self.0
     }
 }

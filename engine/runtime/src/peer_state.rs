@@ -11,7 +11,7 @@ use penstock_core::address::AddressIndex;
 use penstock_core::budget::PeerBudget;
 use penstock_core::limits::COUNTERS_MAX;
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
-use penstock_memory::{MemoryError, ProcessWatch};
+use penstock_memory::{MemoryError, PassedFd, ProcessWatch};
 use penstock_ring::{Liveness, Withdrawal};
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
@@ -158,13 +158,13 @@ fn cost_of(news: &RegionNews) -> usize {
 #[derive(Debug)]
 pub(crate) enum ReceivedFds {
     /// All that belong to it, as a rule none or one.
-    All(Vec<OwnedFd>),
+    All(Vec<PassedFd>),
     /// This process could not take them all.
     Short,
 }
 
 impl ReceivedFds {
-    pub(crate) fn push(&mut self, fd: OwnedFd) {
+    pub(crate) fn push(&mut self, fd: PassedFd) {
         if let Self::All(fds) = self {
             fds.push(fd);
         }

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::{Generation, RegionId, Rights};
+use penstock_memory::PassedFd;
 use penstock_memory::{MemoryError, ProcessWatch, Region};
 
 use crate::caps::Caps;
@@ -270,7 +271,7 @@ pub enum Scope {
 }
 
 /// Joins with the other side's offer and the descriptors that came with it.
-pub type Join = Box<dyn FnOnce(&[u8], Vec<OwnedFd>) -> Result<Link, JoinError> + Send>;
+pub type Join = Box<dyn FnOnce(&[u8], Vec<PassedFd>) -> Result<Link, JoinError> + Send>;
 
 /// An offer that waits for the other side's.
 pub struct Offering {

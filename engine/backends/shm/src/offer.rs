@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::limits;
-use penstock_memory::{Access, MemoryError, ProbeWords, Segment};
+use penstock_memory::{Access, MemoryError, PassedFd, ProbeWords, Segment};
 use penstock_ring::SharedRange;
 use penstock_transport::host::bounce::{Banks, SLOT_BYTES, SLOTS};
 use penstock_transport::host::{
@@ -72,7 +72,7 @@ pub struct Accepted {
 }
 
 /// Checks and maps what a peer with `there` workers passed to us, who have `here`.
-pub fn accept(blob: &[u8], fds: Vec<OwnedFd>, here: usize, there: usize) -> Result<Accepted, JoinError> {
+pub fn accept(blob: &[u8], fds: Vec<PassedFd>, here: usize, there: usize) -> Result<Accepted, JoinError> {
     let probe_words = match blob.split_last_chunk() {
         Some((layouts, probe_words)) if layouts == fingerprint() => ProbeWords::decode(probe_words),
         _ => {
@@ -90,14 +90,14 @@ pub fn accept(blob: &[u8], fds: Vec<OwnedFd>, here: usize, there: usize) -> Resu
     if found != expected {
         return Err(JoinError::Fds { expected, found });
     }
-    let bells: Vec<OwnedFd> = fds.collect();
+    let bells: Vec<PassedFd> = fds.collect();
     if !bells.iter().all(bells::is_bell) {
         return Err(JoinError::Malformed("a bell is not a datagram socket of this host"));
     }
-    let owner_state = Segment::open(owner_state, owner_state_bytes(there) as u64, Access::Read)?;
-    let mailbox = Segment::open(mailbox, mailbox_bytes(there) as u64, Access::ReadWrite)?;
-    let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
-    let slots = Banks::open(slots, there)?;
+    let owner_state = Segment::open(owner_state.into_memfd()?, owner_state_bytes(there) as u64, Access::Read)?;
+    let mailbox = Segment::open(mailbox.into_memfd()?, mailbox_bytes(there) as u64, Access::ReadWrite)?;
+    let rings = Segment::open(rings.into_memfd()?, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
+    let slots = Banks::open(slots.into_memfd()?, there)?;
     let owner_state = OwnerStateView::over(owner_state.range(), there)?;
     let mailbox = MailboxView::over(mailbox.range(), there)?;
     Ok(Accepted { segments: PeerSegments::new(owner_state, mailbox, bells), rings: rings.range(), slots, probe_words })

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use penstock_core::Rights;
-use penstock_core::budget::{BudgetShare, PeerBudget};
+use penstock_core::budget::PeerBudget;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{
-    ForeignProcess, FreshPiece, MemoryError, MemoryLimit, PageKind, Pool, ProcessVmMemory, Region, WhyNot, is_huge_tlb,
-    map_counted_pool, map_foreign_pieces,
+    Aside, ForeignProcess, ForeignShare, FreshPiece, MemoryError, MemoryLimit, PageKind, Pool, ProcessVmMemory, Region,
+    WhyNot, is_huge_tlb, map_counted_pool, map_foreign_pieces,
 };
 use penstock_transport::{
     AccessPath, AdvertisedRegion, Exported, ImportError, Registrar, RemoteMemory, TargetMediatedMemory,
@@ -34,19 +34,22 @@ pub struct ShmRegistrar {
     process: Result<Arc<ForeignProcess>, WhyNot>,
     /// What may be mapped of its pools.
     mapped: Arc<PeerBudget>,
+    /// Where they are unmapped.
+    aside: Aside,
 }
 
 impl ShmRegistrar {
     /// The registrar of a session with this process.
-    pub fn new(process: Result<Arc<ForeignProcess>, WhyNot>, mapped: Arc<PeerBudget>) -> Self {
-        Self { process, mapped }
+    pub fn new(process: Result<Arc<ForeignProcess>, WhyNot>, mapped: Arc<PeerBudget>, aside: Aside) -> Self {
+        Self { process, mapped, aside }
     }
 
-    fn take(&self, bytes: u64) -> Result<Option<BudgetShare>, MemoryError> {
+    fn take(&self, bytes: u64) -> Result<Option<ForeignShare>, MemoryError> {
         let limit = MemoryLimit::Configured { key: "session.mapped_bytes", allowed: self.mapped.most() };
         let mend = "raise it, or have the peer register less";
         let none = MemoryError::OutOfMemory { what: "a peer's pool", asked: bytes, limit, mend };
-        self.mapped.take(bytes).map(Some).ok_or(none)
+        let share = self.mapped.take(bytes).ok_or(none)?;
+        Ok(Some(ForeignShare { share, aside: self.aside.clone() }))
     }
 
     /// All ways of this session, in words.
@@ -169,6 +172,8 @@ fn piece(place: &[u8; 16], fd: OwnedFd) -> FreshPiece<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use penstock_core::budget::Budget;
     use penstock_core::{Generation, RegionId};
     use penstock_memory::{Pages, PoolSpec};
@@ -192,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_pool_of_huge_pages_that_may_be_written_is_not_mapped() {
-        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(u64::MAX).peer());
+        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(u64::MAX).peer(), Aside::of(0));
         // Without a page behind it: nobody reserves any here.
         let huge = || {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
@@ -218,7 +223,7 @@ mod tests {
     #[test]
     fn pools_are_mapped_as_far_as_there_is_room_for_them() {
         const BYTES: u64 = 1 << 20;
-        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(5 * BYTES).peer());
+        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(5 * BYTES).peer(), Aside::of(0));
         let pool = Pool::create(PoolSpec::host(BYTES).pages(Pages::Small).rights(Rights::READ_WRITE)).unwrap();
         let blob = [MAPPABLE, pool.pages().got.code()];
         let import = || {
@@ -231,7 +236,13 @@ mod tests {
         let refused = import().unwrap_err().to_string();
         assert!(refused.contains("session.mapped_bytes") && refused.contains("5242880 B"), "{refused}");
         drop(first);
-        let third = import().unwrap();
+        let begun = Instant::now();
+        let third = loop {
+            match import() {
+                Err(_) if begun.elapsed() < Duration::from_secs(10) => std::thread::yield_now(),
+                third => break third.unwrap(),
+            }
+        };
         drop((second, third));
     }
 }

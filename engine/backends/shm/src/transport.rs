@@ -92,7 +92,7 @@ impl Transport for ShmTransport {
             })?;
             let process =
                 if process_vm { ForeignProcess::reach(&there.watch, probe_words) } else { Err(WhyNot::SwitchedOff) };
-            let registrar = ShmRegistrar::new(process, mapped);
+            let registrar = ShmRegistrar::new(process, mapped, there.watch.aside());
             let path = registrar.path();
             Ok::<_, JoinError>(Link {
                 lanes,

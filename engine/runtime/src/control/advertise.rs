@@ -1,13 +1,12 @@
 //! What each peer knows of our regions and counters.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::limits::{FRAME_TOKENS_MAX, WITHDRAWALS_KEPT};
 use penstock_core::{Env, Timestamp};
 use penstock_memory::registry::Changes;
-use penstock_memory::{Region, Registry};
+use penstock_memory::{PassedFd, Region, Registry};
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
@@ -272,7 +271,7 @@ pub(super) fn learn(peer: &PeerState, regions: RegionsAdvertised, received: Fram
 
 /// What is at a place of a frame's descriptors.
 enum Place {
-    Received(OwnedFd),
+    Received(PassedFd),
     /// One that this process could not take.
     Lost,
     Taken,

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use penstock_core::env::Stream;
 use penstock_core::limits::FRAME_TOKENS_MAX;
+use penstock_memory::{Aside, PassedFd};
 use penstock_session::codec::{self, Received};
 use penstock_session::{ChannelError, Decoder, Frame, SecureChannel, StreamKey, WireError};
 use penstock_transport::Fds;
@@ -33,6 +34,9 @@ pub(super) enum Broken {
     /// What came is not sealed as it must be, or the other side refused before anything was.
     #[error(transparent)]
     Sealed(#[from] ChannelError),
+    /// Closing what it has passed does not come to its end.
+    #[error("the descriptors that the other engine passes cannot be closed")]
+    Clogged,
     /// The other side does not read.
     #[error("the other engine does not read what it is sent (`session.unsent_bytes`)")]
     Unread,
@@ -47,14 +51,14 @@ struct Outgoing {
 /// Descriptors of a frame, in their order.
 pub(super) struct FrameFds {
     /// Those that this process could take.
-    pub(super) fds: Vec<OwnedFd>,
+    pub(super) fds: Vec<PassedFd>,
     /// How many came with it.
     pub(super) expected: usize,
 }
 
 impl FrameFds {
     /// All of them; none: this process could not take them all.
-    pub(super) fn all(self) -> Option<Vec<OwnedFd>> {
+    pub(super) fn all(self) -> Option<Vec<PassedFd>> {
         (self.fds.len() == self.expected).then_some(self.fds)
     }
 }
@@ -64,7 +68,9 @@ pub(super) struct Connection<S> {
     pub(super) stream: S,
     decoder: Decoder,
     /// Descriptors that came; none stands for the rest of one frame's, which this process could not take.
-    tokens: VecDeque<Option<OwnedFd>>,
+    tokens: VecDeque<Option<PassedFd>>,
+    /// Where it may take long to close what comes.
+    aside: Aside,
     unsent: VecDeque<Outgoing>,
     unsent_bytes: usize,
     /// As many may be unsent; at more the other side is given up.
@@ -79,7 +85,9 @@ pub(super) struct Connection<S> {
 
 impl<S: Stream> Connection<S> {
     pub(super) fn new(stream: S, unsent_max: usize) -> Self {
+        let process = stream.credentials().map_or(0, |who| who.pid);
         Self {
+            aside: Aside::of(process),
             stream,
             decoder: Decoder::new(),
             tokens: VecDeque::new(),
@@ -196,14 +204,23 @@ impl<S: Stream> Connection<S> {
 
     /// Reads a little and forgets it: of one that is sent away.
     pub(super) fn skip_little(&mut self) -> io::Result<usize> {
-        self.stream.receive(&mut [0; LITTLE_BYTES], &mut Vec::new())
+        let mut tokens = Vec::new();
+        let read = self.stream.receive(&mut [0; LITTLE_BYTES], &mut tokens);
+        drop(self.passed(tokens));
+        read
+    }
+
+    fn passed(&self, tokens: Vec<OwnedFd>) -> Vec<PassedFd> {
+        tokens.into_iter().map(|fd| PassedFd::new(fd, &self.aside)).collect()
     }
 
     fn read_at_most(&mut self, most: usize, times: usize) -> Result<(), Broken> {
         let mut bytes = vec![0; most];
         let mut tokens = Vec::new();
         for _ in 0..times {
-            let read = match self.stream.receive(&mut bytes, &mut tokens) {
+            let received = self.stream.receive(&mut bytes, &mut tokens);
+            let passed = self.passed(std::mem::take(&mut tokens));
+            let read = match received {
                 Ok(0) => return Err(Broken::Closed),
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -213,7 +230,10 @@ impl<S: Stream> Connection<S> {
             };
             self.heard = (true, true);
             self.take_in(&bytes[..read])?;
-            self.tokens.extend(tokens.drain(..).map(Some));
+            if !passed.is_empty() && self.aside.is_clogged() {
+                return Err(Broken::Clogged);
+            }
+            self.tokens.extend(passed.into_iter().map(Some));
             if self.stream.has_lost_fds() {
                 self.tokens.push_back(None);
             }

@@ -1,14 +1,13 @@
 //! From a connection to a session.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use penstock_core::env::Stream;
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{EngineName, Env, Epoch, Timestamp};
-use penstock_memory::{ProcessWatch, Unseen};
+use penstock_memory::{PassedFd, ProcessWatch, Unseen};
 use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
 use penstock_session::greeting::GreetingError;
 use penstock_session::{ChannelError, Frame, Greeting, Hello, HelloOutcome, Offer, OpeningCode, Role};
@@ -296,7 +295,7 @@ impl<E: Env> Control<E> {
     }
 
     /// The caller joins with the listener's offer and answers with its own.
-    fn answer_offer(&mut self, token: u64, theirs: &Offer, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn answer_offer(&mut self, token: u64, theirs: &Offer, fds: Vec<PassedFd>) -> Result<(), Refusal> {
         let shared = Arc::clone(&self.shared);
         let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else {
             return Ok(());
@@ -363,7 +362,7 @@ impl<E: Env> Control<E> {
     }
 
     /// The listener joins with the caller's offer.
-    fn join(&mut self, token: u64, theirs: &Offer, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn join(&mut self, token: u64, theirs: &Offer, fds: Vec<PassedFd>) -> Result<(), Refusal> {
         let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return Ok(()) };
         let (transport, offering) = greeter.offering.take().expect("a listener offers before it is answered");
         if theirs.transport != transport.name() {
@@ -524,7 +523,7 @@ fn path_with(path: String, call: Option<&Call>) -> String {
 }
 
 /// What came with an offer, if this process could take all of it.
-fn received(fds: FrameFds) -> Result<Vec<OwnedFd>, Refusal> {
+fn received(fds: FrameFds) -> Result<Vec<PassedFd>, Refusal> {
     let no_room =
         "no file descriptor is left for what was offered: raise the limit (`penstock doctor limits` says how)";
     fds.all().ok_or_else(|| Refusal(RefusalCode::BadOffer, no_room.to_owned()))

@@ -69,6 +69,9 @@ impl SystemStream {
     }
 }
 
+/// Descriptors that one message may carry.
+const SCM_FDS_MAX: usize = 253;
+
 impl AsFd for SystemStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
@@ -89,7 +92,8 @@ impl Stream for SystemStream {
     }
 
     fn receive(&mut self, bytes: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FRAME_TOKENS_MAX))];
+        // Room for all that Linux lets anybody pass at once: what finds none is closed right here, however long that takes.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let message = recvmsg(&*self, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
         let before = tokens.len();
@@ -100,7 +104,7 @@ impl Stream for SystemStream {
         }
         // One call answers with the descriptors of one that was made to send.
         self.has_lost_fds = message.flags.contains(ReturnFlags::CTRUNC);
-        if self.has_lost_fds && tokens.len() - before >= FRAME_TOKENS_MAX {
+        if tokens.len() - before > FRAME_TOKENS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors came than one frame may carry"));
         }
         Ok(message.bytes)

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use penstock_memory::MemoryError;
+use penstock_memory::{MemoryError, PassedFd};
 use penstock_ring::{ReadyBits, Ringer};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::SendFlags;
@@ -82,11 +82,11 @@ enum Rope {
     /// An eventfd that only this process has.
     Own(Arc<OwnedFd>),
     /// A socket that leads to another process's.
-    Peer(Arc<OwnedFd>),
+    Peer(Arc<PassedFd>),
 }
 
 impl Bell {
-    pub(super) fn of_peer(ringer: Ringer, socket: OwnedFd) -> Self {
+    pub(super) fn of_peer(ringer: Ringer, socket: PassedFd) -> Self {
         Self { ringer, rope: Rope::Peer(Arc::new(socket)) }
     }
 

@@ -1,9 +1,8 @@
 //! The shared segments of one engine: what it and its peers on the same host read and write.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_memory::MemoryError;
+use penstock_memory::{MemoryError, PassedFd};
 use penstock_ring::Sleeper;
 
 use super::bells::{Bell, OwnBell};
@@ -70,7 +69,7 @@ pub struct PeerSegments {
 
 impl PeerSegments {
     /// A peer's segments from what it passed to us: the sockets are those that lead to the application's bell and to each worker's.
-    pub fn new(owner_state: OwnerStateView, mailbox: MailboxView, sockets: Vec<OwnedFd>) -> Self {
+    pub fn new(owner_state: OwnerStateView, mailbox: MailboxView, sockets: Vec<PassedFd>) -> Self {
         let sockets = sockets.into_iter().enumerate();
         let bells = sockets.map(|(bell, socket)| Bell::of_peer(owner_state.ringer(bell), socket)).collect();
         Self { owner_state, mailbox, bells }

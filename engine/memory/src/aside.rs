@@ -1,0 +1,224 @@
+//! Calls that may wait for another process: each process that somebody may have to wait for has one thread for them, made when it is needed and
+//! gone when there is nothing more to do. Nobody waits for such a thread, neither who gave it the call, nor the end of an engine.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use penstock_core::budget::BudgetShare;
+
+use crate::error::MemoryError;
+use crate::fork::Maker;
+use crate::memfd;
+
+/// Memory of which so much is freed in a few milliseconds.
+const SOON_FREED_BYTES: u64 = 256 << 20;
+
+/// What is clogged has so many calls behind one that takes so long.
+const CLOGGED_JOBS: usize = 1024;
+const CLOGGED_FOR: Duration = Duration::from_secs(1);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Where calls go that may wait for one process.
+#[derive(Clone, Debug)]
+pub struct Aside(Arc<Queue>);
+
+struct Queue {
+    process: u32,
+    maker: Maker,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    has_thread: bool,
+    /// When the call began that is under way.
+    begun: Option<Instant>,
+}
+
+/// Those of all processes that anybody has a part in.
+static ALL: Mutex<BTreeMap<u32, Weak<Queue>>> = Mutex::new(BTreeMap::new());
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl Aside {
+    /// That of the process with this id; zero: of all whose ids are not known.
+    pub fn of(process: u32) -> Self {
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get(&process).and_then(Weak::upgrade).filter(|queue| !queue.maker.is_ancestor());
+        let queue = known.unwrap_or_else(|| {
+            all.retain(|_, queue| queue.strong_count() > 0);
+            let queue = Arc::new(Queue { process, maker: Maker::this_process(), state: Mutex::default() });
+            all.insert(process, Arc::downgrade(&queue));
+            queue
+        });
+        Self(queue)
+    }
+
+    /// Has it done in the order in which it is asked for. Where the system gives no thread it is done when there is one for a later call.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        // The threads are the parent's, and so is what the call would end.
+        if self.0.maker.is_ancestor() {
+            return job();
+        }
+        let mut state = self.0.state();
+        state.jobs.push_back(Box::new(job));
+        if state.has_thread {
+            return;
+        }
+        let queue = Arc::clone(&self.0);
+        let thread = thread::Builder::new().name(format!("penstock-p{}", queue.process));
+        match thread.spawn(move || queue.work()) {
+            Ok(_) => state.has_thread = true,
+            Err(error) => tracing::warn!(%error, "no thread for what may wait for a peer: it is done later"),
+        }
+    }
+
+    /// Whether one call does not come to its end, and many wait behind it.
+    pub fn is_clogged(&self) -> bool {
+        let state = self.0.state();
+        state.jobs.len() > CLOGGED_JOBS && state.begun.is_some_and(|begun| begun.elapsed() > CLOGGED_FOR)
+    }
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        loop {
+            let mut state = self.state();
+            let Some(job) = state.jobs.pop_front() else {
+                (state.has_thread, state.begun) = (false, None);
+                return;
+            };
+            state.begun = Some(Instant::now());
+            drop(state);
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                tracing::error!("a call for a peer has panicked");
+            }
+        }
+    }
+}
+
+/// A descriptor that another process has passed. To close it may take as long as that process likes (a socket that lingers, a file that it
+/// serves itself), or as long as it takes to free what was behind it.
+#[derive(Debug)]
+pub struct PassedFd {
+    /// Taken when it goes.
+    fd: Option<OwnedFd>,
+    aside: Aside,
+    /// Until it is closed.
+    share: Option<Arc<BudgetShare>>,
+}
+
+impl PassedFd {
+    /// One that came from whom these calls may wait for.
+    pub fn new(fd: OwnedFd, aside: &Aside) -> Self {
+        Self { fd: Some(fd), aside: aside.clone(), share: None }
+    }
+
+    /// It counts in a budget until it is closed.
+    pub fn counted(mut self, share: Arc<BudgetShare>) -> Self {
+        self.share = Some(share);
+        self
+    }
+
+    /// The same if it is a memory file, which its owner cannot make wait, and small enough to be freed soon.
+    pub fn into_memfd(mut self) -> Result<OwnedFd, MemoryError> {
+        if memfd::bytes_of(self.as_fd())? > SOON_FREED_BYTES {
+            return Err(MemoryError::WrongSize { expected: SOON_FREED_BYTES, found: memfd::bytes_of(self.as_fd())? });
+        }
+        Ok(self.fd.take().expect("it is here until it goes"))
+    }
+
+    /// A second descriptor, which is not the last.
+    pub fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
+}
+
+impl AsFd for PassedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("it is here until it goes").as_fd()
+    }
+}
+
+impl Drop for PassedFd {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            let share = self.share.take();
+            self.aside.run(move || {
+                drop(fd);
+                drop(share);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn calls_of_a_process_wait_for_each_other_and_for_nobody_else() {
+        let (slow, quick) = (Aside::of(1), Aside::of(2));
+        let (ends, waits) = channel::<()>();
+        let (said, heard) = channel();
+        slow.run(move || assert!(waits.recv().is_err()));
+        let behind = said.clone();
+        Aside::of(1).run(move || behind.send("slow").unwrap());
+        quick.run(move || said.send("quick").unwrap());
+        assert_eq!(heard.recv().unwrap(), "quick");
+        assert!(heard.recv_timeout(Duration::from_millis(20)).is_err());
+        drop(ends);
+        assert_eq!(heard.recv().unwrap(), "slow");
+        slow.run(|| panic!("on purpose"));
+        let (said, heard) = channel();
+        slow.run(move || said.send(()).unwrap());
+        heard.recv().unwrap();
+    }
+
+    #[test]
+    fn whoever_drops_what_lingers_does_not_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut there = listener.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[1; 1 << 16]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
+        let passed = PassedFd::new(stream.into(), &Aside::of(3));
+        let begun = Instant::now();
+        drop(passed);
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        // What lingers is let go.
+        there.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut rest = Vec::new();
+        there.read_to_end(&mut rest).unwrap();
+    }
+
+    #[test]
+    fn only_small_memory_files_are_closed_where_they_are() {
+        let passed = |fd: OwnedFd| PassedFd::new(fd, &Aside::of(4));
+        let memory = |bytes| memfd::create("penstock-passed", bytes, false, "a test").unwrap();
+        assert!(passed(memory(4096)).into_memfd().is_ok());
+        assert!(matches!(passed(memory(1 << 30)).into_memfd(), Err(MemoryError::WrongSize { .. })));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(matches!(passed(file.into()).into_memfd(), Err(MemoryError::NotAMemfd)));
+    }
+}
