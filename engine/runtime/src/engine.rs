@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -90,7 +90,8 @@ impl<E: Env> Engine<E> {
         let name = config.engine.name_or(&program.unwrap_or_default(), std::process::id())?;
         let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
         let folder = config.engine.directory_or(runtime_dir.as_deref(), env.credentials().uid);
-        let address = Address::Unix(folder.join(format!("{name}.sock")));
+        let socket = folder.join(format!("{name}.sock"));
+        let address = Address::Unix(socket.clone());
         let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
         let segments = EngineSegments::create(workers)?;
         let registry = Arc::new(Registry::new());
@@ -101,7 +102,7 @@ impl<E: Env> Engine<E> {
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
         let Opened { transports, reports, devices } =
-            transports::open(&transport_env, &config, &segments, &registry, &env.place_beside(Path::new(&path)), own)?;
+            transports::open(&transport_env, &config, &segments, &registry, &env.place_beside(&socket), own)?;
         let mut listeners = vec![listener];
         let is_network = transports.iter().any(|transport| transport.scope() == Scope::Network);
         let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
@@ -595,7 +596,6 @@ impl<E: Env> Connecting<E> {
     }
 }
 
-/// Listens at the configured addresses. Answers with them, as others can use them.
 /// What an application sleeps on whose engine has threads: readable while its bell sounds.
 fn event_set(bell: &OwnBell) -> std::io::Result<OwnedFd> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -604,6 +604,7 @@ fn event_set(bell: &OwnBell) -> std::io::Result<OwnedFd> {
     Ok(set)
 }
 
+/// Listens at the configured addresses. Answers with them, as others can use them.
 fn listen_for_others<E: Env>(
     env: &E,
     config: &Config,

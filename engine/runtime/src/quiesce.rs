@@ -514,7 +514,7 @@ impl<E: Env> EngineInner<E> {
     }
 
     /// Takes all memory back from everyone, for good, and quarantines what might still be touched when the time is over:
-    /// every region, since nobody can say where a peer is that was stopped.
+    /// every region that may be, since nobody can say where a peer is that was stopped.
     pub(crate) fn take_back_all(&self, until: Timestamp) {
         let shared = &self.shared;
         let regions: Vec<Arc<Region>> = shared.registry.iter().collect();
@@ -525,12 +525,16 @@ impl<E: Env> EngineInner<E> {
         if self.wait_for_witnesses(&mut witnesses, until.since(shared.env.now())) {
             return;
         }
-        let (witnesses, now) = (Arc::<[QuiesceCondition]>::from(witnesses), shared.env.now());
-        let by_peers_alone = witnesses.iter().all(|witness| matches!(witness, QuiesceCondition::Peer { .. }));
+        let now = shared.env.now();
         for region in regions {
-            if by_peers_alone && region.rights() == Rights::NONE {
+            // Pages that the kernel has are those of their region alone.
+            let mut witnesses = self.witnesses(Some(region.id()));
+            let is_quiet = have_settled(&mut witnesses);
+            let by_peers_alone = witnesses.iter().all(|witness| matches!(witness, QuiesceCondition::Peer { .. }));
+            if is_quiet || by_peers_alone && region.rights() == Rights::NONE {
                 continue;
             }
+            let witnesses = Arc::<[QuiesceCondition]>::from(witnesses);
             let extents = [(0, region.bytes())];
             let subject = Subject { label: region.label(), region: Some(&region), extents: &extents, keep: &Vec::new };
             drop(shared.quarantine.insert(&subject, Vec::new(), Arc::clone(&witnesses), now));
@@ -558,11 +562,9 @@ impl<E: Env> EngineInner<E> {
     pub(crate) fn witnesses(&self, region: Option<RegionId>) -> Vec<QuiesceCondition> {
         let ours = &self.shared.segments;
         let revision = ours.owner_state.view().revision();
-        let mut found = Vec::new();
         // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
-        for peer_index in 0..self.shared.peers.places() {
-            ours.owner_state.observe(peer_index, region.map(|region| region.0), revision, &mut found);
-        }
+        let places = 0..self.shared.peers.places();
+        let found = ours.owner_state.observe(places, region.map(|region| region.0), revision);
         let worker = |activity| QuiesceCondition::Worker { ours: Arc::clone(ours), activity };
         let mut witnesses: Vec<QuiesceCondition> = found.into_iter().map(worker).collect();
         let mut busy = Vec::new();
@@ -580,20 +582,21 @@ impl<E: Env> EngineInner<E> {
 impl<E: Env> Shared<E> {
     /// Who may be copying between this engine's memory and this peer's at this moment.
     pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<QuiesceCondition> {
-        let (mut found, mut busy) = (Vec::new(), Vec::new());
-        self.segments.owner_state.observe(peer.peer_index, None, u64::MAX, &mut found);
+        let (place, mut busy) = (peer.peer_index, Vec::new());
+        let (state, mut revision) = (&self.segments.owner_state, u64::MAX);
+        let mut found = state.observe(place..place + 1, None, revision);
+        if found.iter().any(OwnActivity::has_pages) || peer.peer_view.fence().is_some() {
+            // Cards and the kernel answer for what is older than a withdrawal: here is one that concerns nothing.
+            revision = state.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
+            self.tell_of_withdrawal();
+            found = state.observe(place..place + 1, None, revision);
+        }
         let ours = |activity| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), activity };
         let mut witnesses: Vec<QuiesceCondition> = found.into_iter().map(ours).collect();
         peer.peer_view.observe(peer.index_at_peer, &mut busy);
         witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(peer), busy }));
         if peer.peer_view.fence().is_some() {
-            // Cards answer for what is older than a withdrawal: here is one that concerns nothing.
-            self.segments.owner_state.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
-            self.tell_of_withdrawal();
-            witnesses.push(QuiesceCondition::Cards {
-                peer: Arc::clone(peer),
-                revision: self.segments.owner_state.view().revision(),
-            });
+            witnesses.push(QuiesceCondition::Cards { peer: Arc::clone(peer), revision });
         }
         witnesses
     }

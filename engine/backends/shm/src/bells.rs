@@ -1,8 +1,8 @@
 //! Where peers in other processes ring, and what each of them is given for it.
 //!
 //! A sleeper hears at a datagram socket that nobody else ever has. It is bound beside the engine's listening socket, so that this user alone
-//! can reach it, and its name is taken away at once: from then on only this engine connects anything to it, over the descriptor of its
-//! file. Each peer is given a socket of its own that is connected to it. A socket that all peers shared would be no better than an eventfd: whoever
+//! can reach it, and its name is taken away at once: from then on it is reached over the descriptor of its file, by this engine (and by whoever
+//! may look into this process: more rings do no harm). Each peer is given a socket of its own that is connected to it. A socket that all peers shared would be no better than an eventfd: whoever
 //! has it can shut it, shrink its buffer or connect it to something else, for all of them.
 
 use std::io;
@@ -15,7 +15,7 @@ use penstock_transport::host::{EngineSegments, OwnBell};
 use rustix::fs::{Mode, OFlags, fchmod, unlink};
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
 
 /// The files of the sockets at which this engine's sleepers hear: they have no names any more.
 pub struct Doors(Vec<OwnedFd>);
@@ -61,13 +61,22 @@ fn bind_without_name(place: &Path) -> io::Result<(OwnedFd, OwnedFd)> {
     bind(&socket, &SocketAddrUnix::new(place)?)?;
     let door = rustix::fs::open(place, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
     remove()?;
-    Ok((socket, door?))
+    let door = door?;
+    // Whether that is its file, and can be reached: else peers would ring elsewhere, or nobody could.
+    rustix::net::send(lead_to(&door)?, b"", SendFlags::DONTWAIT)?;
+    match rustix::io::read(&socket, &mut [0]) {
+        Ok(_) => Ok((socket, door)),
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{} was replaced while the engine started", place.display()),
+        )),
+    }
 }
 
 /// A socket that leads to one of them.
 fn lead_to(door: &OwnedFd) -> Result<OwnedFd, Errno> {
     let socket = datagram_socket()?;
-    connect(&socket, &SocketAddrUnix::new(format!("/proc/self/fd/{}", door.as_raw_fd()))?)?;
+    connect(&socket, &SocketAddrUnix::new(format!("/proc/thread-self/fd/{}", door.as_raw_fd()))?)?;
     Ok(socket)
 }
 

@@ -37,6 +37,12 @@ impl TcpLane {
         Ok(())
     }
 
+    fn close(&mut self) {
+        self.arrivals.close();
+        let mut hub = self.hub.lock();
+        self.channels.iter_mut().for_each(|channel| channel.close(&mut hub));
+    }
+
     /// Where all of a transfer goes that this worker has of it.
     fn channel_of(&mut self, transfer: u64) -> &mut Channel {
         // Its place and the use of it: small transfers one after another take turns.
@@ -99,15 +105,16 @@ impl Lane for TcpLane {
         }
         Ok(more)
     }
+
+    fn drain(&mut self, _: &mut dyn LaneEvents) -> bool {
+        self.close();
+        // The hub hears the kernel's last word.
+        !self.common.pages.is_held()
+    }
 }
 
 impl Drop for TcpLane {
     fn drop(&mut self) {
-        self.arrivals.close();
-        let mut hub = self.hub.lock();
-        for channel in &mut self.channels {
-            channel.close(&mut hub);
-        }
-        // What the kernel still has of it is held by its sends, until the hub hears its last word.
+        self.close();
     }
 }

@@ -56,10 +56,8 @@ impl Idler {
 /// How a sleep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slept {
-    /// There was none, or this process ended it.
+    /// There was none, or somebody ended it.
     Woken,
-    /// A peer in another process ended it.
-    Rung,
     /// Its time was over.
     Out,
 }
@@ -76,10 +74,12 @@ impl<E: Env> Worker<E> {
                 Rest::Until(moment) => until = until.min(moment),
             }
         }
-        // Room that came back before the sleep flag was set woke nobody: check again.
-        if self.has_work() || self.retry_blocked_notifies() {
+        // Room that came back before the sleep was announced woke nobody: check again. Ready bits lie where a broken peer can erase them, so the
+        // last look, and the first one afterwards, is at the lanes themselves.
+        if self.has_work() || self.poll_all_lanes() || self.retry_blocked_notifies() {
             return None;
         }
+        self.has_slept = true;
         if !self.notify_blocked.is_empty() {
             self.check_liveness();
             until = until.min(now + LOOK_EVERY);
@@ -95,10 +95,6 @@ impl<E: Env> Worker<E> {
             let bell = &self.shared.segments.bells()[1 + self.index];
             let within = until.since(now);
             slept = sleep_on(bell, &self.drivers, within);
-            // Whoever rings has marked a lane, and a broken peer may have erased that: one lane in so many turns would be many such sleeps.
-            if slept == Slept::Rung || slept == Slept::Out && within >= LOOK_EVERY {
-                (0..self.lanes.len()).for_each(|index| self.ready.mark(index));
-            }
         }
         self.sleeper.awake();
         slept
@@ -129,17 +125,8 @@ fn sleep_on(bell: &OwnBell, drivers: &[Box<dyn Driver>], timeout: Duration) -> S
     let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
     let ready = poll(&mut fds[..2 + drivers.len()], timeout.as_ref());
     let is_rung = |place: usize| ready.is_ok() && fds[place].revents().contains(PollFlags::IN);
-    if is_rung(0) {
-        silence(own);
-    }
-    match (bell.peers().filter(|_| is_rung(1)), ready) {
-        (Some(peers), _) => {
-            silence(peers);
-            Slept::Rung
-        }
-        (None, Ok(0)) => Slept::Out,
-        (None, _) => Slept::Woken,
-    }
+    bell.descriptors().enumerate().filter(|(place, _)| is_rung(*place)).for_each(|(_, descriptor)| silence(descriptor));
+    if ready == Ok(0) { Slept::Out } else { Slept::Woken }
 }
 
 #[cfg(test)]

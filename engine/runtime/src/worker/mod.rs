@@ -65,6 +65,9 @@ const TURNS_PER_DRIVE: u64 = 8;
 /// While other transfers are active, notifications that found no room are retried only every so many turns.
 const TURNS_PER_RETRY: u64 = 4;
 
+/// How long a worker that ends waits for the kernel to let go of what closed streams have sent, and how long between two looks.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
+const LAST_WORDS_PAUSE: Duration = Duration::from_micros(100);
 /// The longest pause between two looks at lanes that an engine has left behind.
 const LEFT_BEHIND_PAUSE_MAX: Duration = Duration::from_millis(100);
 
@@ -171,6 +174,8 @@ pub(crate) struct Worker<E: Env> {
     ready: ReadyBits,
     pub(crate) sleeper: Sleeper,
     turns: u64,
+    /// Since it has looked at all lanes last.
+    has_slept: bool,
     next_lane: usize,
     /// Transfers of this turn whose lane had no room for anything of them.
     without_room: usize,
@@ -207,6 +212,7 @@ impl<E: Env> Worker<E> {
             ready: shared.segments.mailbox.view().ready(index),
             sleeper: shared.segments.sleeper(1 + index),
             turns: 0,
+            has_slept: false,
             next_lane: 0,
             without_room: 0,
             spans: Box::new([Span::default(); SPANS_PER_POST]),
@@ -380,6 +386,20 @@ impl<E: Env> Worker<E> {
 
     /// Lanes that touch memory still, when nobody is there any more to look after them, are looked after by a thread of their own: what waits for their
     /// memory hears of it as it would have.
+    /// Waits a moment for what only this thread hears: that the kernel has let go of pages.
+    fn hear_last_words(&mut self) {
+        let until = self.shared.env.now() + LAST_WORDS_MAX;
+        while self.drain_leaving() || !self.leaving.is_empty() {
+            for driver in &mut self.drivers {
+                driver.turn();
+            }
+            if self.shared.env.now() >= until {
+                return;
+            }
+            self.shared.env.pause(LAST_WORDS_PAUSE);
+        }
+    }
+
     fn leave_behind(&mut self) {
         self.drain_leaving();
         let open = std::mem::take(&mut self.leaving);
@@ -394,7 +414,9 @@ impl<E: Env> Worker<E> {
             // The control loop of an inline engine goes on for a moment, and would say goodbye.
             self.left_behind.push(Arc::clone(&leaving.lane.peer));
         }
-        tracing::warn!("an engine has ended under copies of a device: their memory is withheld until they have passed");
+        tracing::warn!(
+            "an engine has ended under copies of a device or of the kernel: their memory is withheld until they have passed"
+        );
         // Dropped by the thread alone: without one it stays as it is.
         let mut left = ManuallyDrop::new((open, kept));
         let body = move || {
@@ -467,6 +489,7 @@ impl<E: Env> Worker<E> {
             self.fail(active, Stage::Notify, cause);
         }
         self.lanes.clear();
+        self.hear_last_words();
         self.leave_behind();
         self.drivers.iter_mut().for_each(|driver| driver.end());
     }
@@ -522,8 +545,13 @@ impl<E: Env> Worker<E> {
         self.without_room < advanced
     }
 
+    /// Looks at every lane, whatever is marked: a broken peer may have erased that. Returns whether there was anything.
+    pub(crate) fn poll_all_lanes(&mut self) -> bool {
+        (0..self.lanes.len()).fold(false, |any, index| any | (self.poll_lane(index).taken > 0))
+    }
+
     fn poll_lanes(&mut self) -> bool {
-        let mut polled = false;
+        let mut polled = std::mem::take(&mut self.has_slept) && self.poll_all_lanes();
         let highest = self.lanes.len();
         for word in 0..highest.div_ceil(64) {
             let mut marked = self.ready.take(word);

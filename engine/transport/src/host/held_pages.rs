@@ -74,6 +74,11 @@ impl HeldPages {
         hold
     }
 
+    /// Whether the kernel has any.
+    pub fn is_held(&self) -> bool {
+        self.state().sends > 0
+    }
+
     /// What there is of a region (none: of any), or comes by a call that is under way, and is older than this revision.
     pub(super) fn older(self: &Arc<Self>, region: Option<u32>, revision: u64, is_busy: bool) -> Option<OlderPages> {
         let last_era = self.state().era + u64::from(is_busy);

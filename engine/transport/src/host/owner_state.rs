@@ -14,6 +14,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
@@ -155,21 +156,25 @@ impl OwnerState {
         self.held_pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What may be touching this engine's memory at this moment for `peer_index`: its workers, devices that copy for them between its own memories, and the
+    /// What may be touching this engine's memory at this moment for these peers: its workers, devices that copy for them between its own memories, and the
     /// kernel, as far as it has pages of this region from before this revision (no region: any pages).
-    pub fn observe(&self, peer_index: u32, region: Option<u32>, revision: u64, found: &mut Vec<OwnActivity>) {
-        let mut busy = Vec::new();
-        self.view.observe_each(peer_index, &[HazardOf::Lane, HazardOf::Staging], &mut busy);
+    pub fn observe(&self, peers: Range<u32>, region: Option<u32>, revision: u64) -> Vec<OwnActivity> {
+        let (mut busy, mut found) = (Vec::new(), Vec::new());
+        for peer_index in peers.clone() {
+            self.view.observe_each(peer_index, &[HazardOf::Lane, HazardOf::Staging], &mut busy);
+        }
         // Looked at behind the hazards: what a call that was not seen has left is here.
         for pages in self.all_held_pages().iter() {
-            let call = busy.iter().find(|busy| busy.whose == HazardOf::Lane && pages.is_of(peer_index, busy.worker));
-            if pages.peer_index() == peer_index
+            let is_its = |busy: &&BusyWorker| busy.whose == HazardOf::Lane && pages.is_of(busy.peer_index, busy.worker);
+            let call = busy.iter().find(is_its);
+            if peers.contains(&pages.peer_index())
                 && let Some(older) = pages.older(region, revision, call.is_some())
             {
                 found.push(OwnActivity { worker: call.copied(), pages: Some(older) });
             }
         }
         found.extend(busy.into_iter().map(|busy| OwnActivity { worker: Some(busy), pages: None }));
+        found
     }
 
     /// Whether all of it has come to its end.
@@ -280,6 +285,13 @@ pub struct BusyWorker {
 pub struct OwnActivity {
     worker: Option<BusyWorker>,
     pages: Option<OlderPages>,
+}
+
+impl OwnActivity {
+    /// Whether the kernel may have pages.
+    pub fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
 }
 
 impl OwnerStateView {

@@ -322,6 +322,9 @@ impl Uring {
                 self.silence(ticket);
                 // A ring that does not take the request has not sent it. One that took it and does not answer may have.
                 let is_lost = matches!(&failed, SubmitFailed::Refused(error) if error.kind() == ErrorKind::TimedOut);
+                if !is_lost {
+                    self.sends.was_not_sent(ticket);
+                }
                 // The next turn goes on without this ring, and with it goes what it did not take.
                 self.failed = Some(failed);
                 Err(if is_lost { ErrorKind::TimedOut } else { ErrorKind::Unsupported }.into())

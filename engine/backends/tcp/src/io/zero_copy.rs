@@ -246,6 +246,14 @@ impl ZeroCopySends {
         }
     }
 
+    /// The kernel has not taken this one, and will not: nobody has to wait for its memory, which is kept all the same.
+    pub(super) fn was_not_sent(&mut self, ticket: ZeroCopyId) {
+        let slot = self.slots.get_mut(ticket.0 as u32 as usize);
+        if let Some(send) = slot.and_then(|slot| slot.send.as_mut()) {
+            send.held.hold = None;
+        }
+    }
+
     /// A list that was not sent after all.
     pub(super) fn keep(&mut self, mut held: Box<HeldPieces>) {
         held.clear();

@@ -28,16 +28,13 @@ fn slow_pair() -> (OwnedFd, OwnedFd) {
 
 /// Who might touch this side's memory at this moment.
 fn busy(side: &Side) -> Vec<OwnActivity> {
-    let mut busy = Vec::new();
-    side.segments.owner_state.observe(PARTY, None, u64::MAX, &mut busy);
-    busy
+    side.segments.owner_state.observe(PARTY..PARTY + 1, None, u64::MAX)
 }
 
 /// The same about what was withdrawn of one region.
 fn busy_with(side: &Side, region: &Region) -> Vec<OwnActivity> {
-    let (state, mut busy) = (&side.segments.owner_state, Vec::new());
-    state.observe(PARTY, Some(region.id().0), state.view().revision(), &mut busy);
-    busy
+    let state = &side.segments.owner_state;
+    state.observe(PARTY..PARTY + 1, Some(region.id().0), state.view().revision())
 }
 
 /// One side works, the other does not.
