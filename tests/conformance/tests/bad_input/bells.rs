@@ -179,19 +179,23 @@ fn a_peer_whose_own_bells_are_full_and_block_holds_nobody_up() {
 
 #[test]
 fn ready_bits_that_a_peer_erases_delay_nobody_for_long() {
-    let three = three(Progress::Adaptive);
-    let intruder = three.intrude(Greeted::join);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let mailbox = intruder.mailbox.window().clone();
-    let erases = {
-        let is_over = Arc::clone(&is_over);
-        std::thread::spawn(move || {
-            while !is_over.load(Ordering::Relaxed) {
-                (0..16).for_each(|word| mailbox.store_u64(word * 8, 0).unwrap());
-            }
-        })
-    };
-    three.are_heard_soon(20);
-    is_over.store(true, Ordering::Relaxed);
-    erases.join().unwrap();
+    for progress in [Progress::Adaptive, Progress::Inline] {
+        let three = three(progress);
+        // So many that a look at one lane now and then would not do.
+        let intruders: Vec<Intruder> = (0..40).map(|_| three.intrude(Greeted::join)).collect();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mailbox = intruders[0].mailbox.window().clone();
+        let erases = {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    (0..16).for_each(|word| mailbox.store_u64(word * 8, 0).unwrap());
+                }
+            })
+        };
+        three.are_heard_soon(10);
+        three.is_woken_soon();
+        is_over.store(true, Ordering::Relaxed);
+        erases.join().unwrap();
+    }
 }

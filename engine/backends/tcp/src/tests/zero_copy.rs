@@ -184,6 +184,22 @@ fn a_lane_that_is_dropped_takes_its_pages_back() {
 }
 
 #[test]
+fn a_lane_of_a_session_that_is_over_is_quiet_when_the_kernel_has_let_go() {
+    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
+    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
+    turn_one(&mut sides[0], 10);
+    let side = &mut sides[0];
+    let (lane, begun) = (side.lane.as_mut().unwrap(), Instant::now());
+    assert!(!lane.drain(&mut side.got), "it has not said its last word");
+    while !lane.drain(&mut side.got) {
+        side.driver.turn();
+        assert!(begun.elapsed() < Duration::from_secs(10), "the kernel never says it");
+    }
+    assert!(busy(side).is_empty());
+}
+
+#[test]
 fn whoever_takes_a_region_back_waits_for_its_pages_alone() {
     let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
     let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
