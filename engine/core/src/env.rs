@@ -170,6 +170,9 @@ pub trait Env: Clone + Send + Sync + 'static {
     /// Listens at `address`, taking over a socket whose owner is gone.
     fn listen(&self, address: &Address) -> io::Result<Self::Listener>;
 
+    /// Has this done by somebody who may be kept waiting by the process with this id (zero: by one without), for as long as that likes. Nobody else waits.
+    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>);
+
     /// Where a file may be made for a moment that only this user's processes can open, for the engine that listens at this path.
     fn place_beside(&self, socket: &Path) -> PathBuf {
         socket.with_extension("bell")
@@ -207,6 +210,9 @@ pub trait TransportEnv: Send + Sync {
 
     /// A fresh random number, not predictable by others.
     fn random(&self) -> u64;
+
+    /// As [`Env::run_blocking`].
+    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>);
 }
 
 impl<E: Env> TransportEnv for E {
@@ -216,5 +222,9 @@ impl<E: Env> TransportEnv for E {
 
     fn random(&self) -> u64 {
         Env::random(self)
+    }
+
+    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>) {
+        Env::run_blocking(self, process, job);
     }
 }

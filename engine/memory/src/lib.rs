@@ -19,7 +19,7 @@
 //!   marks when its thread dies; [`probe`]: what the kernel lets this process do
 //! - [`error`]: what can go wrong, and the mend
 
-pub mod aside;
+pub mod blocking;
 pub mod blocks;
 pub mod copy;
 pub mod device_blocks;
@@ -46,7 +46,7 @@ pub mod segment;
 mod share;
 pub mod window;
 
-pub use aside::{Aside, PassedFd};
+pub use blocking::{BlockingCalls, PassedFd};
 pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeError};
 pub use copy::{CopyError, Hint};
 pub use device_blocks::DeviceBlocks;
@@ -60,7 +60,7 @@ pub use pages::{PageKind, PagesReport, machine_bytes};
 pub use pool::{Pool, map_counted_pool, map_foreign_pool};
 pub use pool_spec::{DEFAULT_BLOCK_BYTES, Pages, PoolSpec};
 pub use process::{ProcessWatch, Unseen};
-pub use process_vm::{ForeignProcess, ProbeWords, ProcessVmError, ProcessVmMemory, WhyNot};
+pub use process_vm::{ForeignProcess, ProbeWords, ProcessVmError, ProcessVmMemory, Trial, WhyNot};
 pub use region::{Origin, Region};
 pub use registry::{Changes, Deregistered, RegionError, Registry};
 pub use renew::{FreshPiece, OldPages, PIECES_MAX, Pieces, map_foreign_pieces};

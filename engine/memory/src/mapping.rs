@@ -10,7 +10,7 @@ use penstock_core::budget::BudgetShare;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 
-use crate::aside::Aside;
+use crate::blocking::BlockingCalls;
 
 /// Bytes of a huge page that this crate aligns to and asks for.
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -51,7 +51,7 @@ pub struct ForeignShare {
     /// It counts in a budget until it is unmapped.
     pub share: BudgetShare,
     /// Where it is unmapped: whoever is the last to have it frees all of its pages.
-    pub aside: Aside,
+    pub blocking: BlockingCalls,
 }
 
 /// A registration of a mapping's pages with a device, which knows them by the addresses that they have. It is dropped before they are unmapped.
@@ -198,7 +198,7 @@ impl Drop for Mapping {
         };
         match self.foreign.take() {
             None => unmap(),
-            Some(ForeignShare { share, aside }) => aside.run(move || {
+            Some(ForeignShare { share, blocking }) => blocking.run(move || {
                 unmap();
                 drop(share);
             }),

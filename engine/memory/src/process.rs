@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::aside::Aside;
+use crate::blocking::BlockingCalls;
 
 /// Watches one process by a descriptor, which never means another process later.
 #[derive(Debug)]
@@ -47,13 +47,18 @@ impl ProcessWatch {
         }
     }
 
-    /// Where calls go that may wait for it.
-    pub fn aside(&self) -> Aside {
-        Aside::of(match self {
+    /// Its id; zero if it has none here.
+    pub fn id(&self) -> u32 {
+        match self {
             Self::Ourselves => std::process::id(),
             Self::Other { pid, .. } => *pid,
             Self::Unseen(_) => 0,
-        })
+        }
+    }
+
+    /// Where calls go that may wait for it.
+    pub fn blocking(&self) -> BlockingCalls {
+        BlockingCalls::of(self.id())
     }
 
     /// Watches the process with this id by a descriptor that becomes readable when it is dead.

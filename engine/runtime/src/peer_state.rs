@@ -637,6 +637,9 @@ impl PeerState {
         let fds: Result<Vec<OwnedFd>, _> = fds.iter().map(|fd| fd.try_clone().map_err(none_left)).collect();
         let mut fds = fds?.into_iter();
         let imported = self.registrar.import_with_extra_fds(&self.described(entry), fds.next(), fds.collect())?;
+        if self.registrar.may_change(&imported) {
+            return Ok(imported);
+        }
         let memory = entry.memory.get_or_init(|| imported).clone();
         // Mapped: the descriptors are not needed any more.
         kept.take();

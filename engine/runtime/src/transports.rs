@@ -111,7 +111,7 @@ fn open_one(
                 0 => penstock_memory::machine_bytes().map_or(u64::MAX, |bytes| bytes.saturating_mul(2)),
                 bytes => bytes,
             };
-            let shm = ShmTransport::new(segments, registry, process_vm, place, Budget::new(mapped));
+            let shm = ShmTransport::new(Arc::clone(env), segments, registry, process_vm, place, Budget::new(mapped));
             Arc::new(shm.map_err(|source| StartError::System { what: "a socket where peers ring", source })?)
         }
         TransportName::Verbs => {

@@ -179,6 +179,12 @@ pub trait Registrar: Send + Sync {
         self.import(region, fd)
     }
 
+    /// Whether memory that was imported may come by a better way later: it is imported anew each time until then.
+    fn may_change(&self, memory: &RemoteMemory) -> bool {
+        let _ = memory;
+        false
+    }
+
     /// Whether devices of this process copy between the memories of both sides, so that this transport reaches all memory of devices.
     fn reaches_devices(&self) -> bool {
         false

@@ -50,6 +50,10 @@ impl Env for Severing {
         SystemEnv.random()
     }
 
+    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>) {
+        Env::run_blocking(&SystemEnv, process, job);
+    }
+
     fn spawn(&self, name: &str, core: Option<usize>, body: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
         SystemEnv.spawn(name, core, body)
     }

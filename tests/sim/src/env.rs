@@ -128,6 +128,11 @@ impl Env for SimEnv {
         Ok(SimListener { env: self.clone(), id, reached })
     }
 
+    /// Nothing is slow in here.
+    fn run_blocking(&self, _: u32, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
+
     /// There are no folders in here: a real one, where each thread has one file at a time.
     fn place_beside(&self, _: &Path) -> PathBuf {
         std::env::temp_dir().join(format!("penstock-sim-{}-{:?}", std::process::id(), std::thread::current().id()))

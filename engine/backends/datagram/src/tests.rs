@@ -65,6 +65,10 @@ impl TransportEnv for Model {
         wire.randoms += 1;
         wire.randoms.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
+
+    fn run_blocking(&self, _: u32, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
 }
 
 struct ModelPort {

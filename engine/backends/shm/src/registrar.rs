@@ -8,8 +8,8 @@ use penstock_core::Rights;
 use penstock_core::budget::PeerBudget;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{
-    Aside, ForeignProcess, ForeignShare, FreshPiece, MemoryError, MemoryLimit, PageKind, Pool, ProcessVmMemory, Region,
-    WhyNot, is_huge_tlb, map_counted_pool, map_foreign_pieces,
+    BlockingCalls, ForeignShare, FreshPiece, MemoryError, MemoryLimit, PageKind, Pool, ProcessVmMemory, Region, Trial,
+    is_huge_tlb, map_counted_pool, map_foreign_pieces,
 };
 use penstock_transport::{
     AccessPath, AdvertisedRegion, Exported, ImportError, Registrar, RemoteMemory, TargetMediatedMemory,
@@ -31,17 +31,17 @@ const HUGE: &str = "a pool of reserved huge pages that peers may write: a hole i
 /// Exports regions to, and imports them from, processes of the same host.
 pub struct ShmRegistrar {
     /// The peer's process, if its memory can be reached from this one.
-    process: Result<Arc<ForeignProcess>, WhyNot>,
+    process: Trial,
     /// What may be mapped of its pools.
     mapped: Arc<PeerBudget>,
     /// Where they are unmapped.
-    aside: Aside,
+    blocking: BlockingCalls,
 }
 
 impl ShmRegistrar {
     /// The registrar of a session with this process.
-    pub fn new(process: Result<Arc<ForeignProcess>, WhyNot>, mapped: Arc<PeerBudget>, aside: Aside) -> Self {
-        Self { process, mapped, aside }
+    pub fn new(process: Trial, mapped: Arc<PeerBudget>, blocking: BlockingCalls) -> Self {
+        Self { process, mapped, blocking }
     }
 
     fn take(&self, bytes: u64) -> Result<Option<ForeignShare>, MemoryError> {
@@ -49,13 +49,13 @@ impl ShmRegistrar {
         let mend = "raise it, or have the peer register less";
         let none = MemoryError::OutOfMemory { what: "a peer's pool", asked: bytes, limit, mend };
         let share = self.mapped.take(bytes).ok_or(none)?;
-        Ok(Some(ForeignShare { share, aside: self.aside.clone() }))
+        Ok(Some(ForeignShare { share, blocking: self.blocking.clone() }))
     }
 
     /// All ways of this session, in words.
     pub fn path(&self) -> String {
         let pools = "same host, pools mapped, one copy";
-        match &self.process {
+        match self.process.answer() {
             Ok(_) => format!("{pools}; caller memory by process_vm, one copy"),
             Err(why) => format!("{pools}; caller memory by its owner through bounce slots, two copies: {why}"),
         }
@@ -63,7 +63,7 @@ impl ShmRegistrar {
 
     /// The one place where it is decided how memory is reached that is not mapped here.
     fn way_to_unmapped(&self, region: &AdvertisedRegion<'_>) -> Result<RemoteMemory, ImportError> {
-        match &self.process {
+        match self.process.answer() {
             Ok(process) => {
                 let writable = region.rights.allows_write();
                 let memory = ProcessVmMemory::new(process, region.base, region.bytes, writable);
@@ -85,6 +85,10 @@ impl Registrar for ShmRegistrar {
             Some(pool) => export_pool(pool),
             None => Exported { access_blob: vec![CALLER], ..Exported::default() },
         }
+    }
+
+    fn may_change(&self, memory: &RemoteMemory) -> bool {
+        matches!(memory, RemoteMemory::TargetMediated(_)) && !self.process.is_over()
     }
 
     fn is_renewed(&self, path: &[u8]) -> bool {
@@ -130,7 +134,7 @@ impl Registrar for ShmRegistrar {
 
     fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
         let is_huge = matches!(region.access_blob, [MAPPABLE, pages] if *pages == PageKind::HugeTlb.code());
-        match (region.access_blob, &self.process) {
+        match (region.access_blob, self.process.answer()) {
             (_, Ok(_)) if is_huge && region.rights.allows_write() => {
                 AccessPath { name: AccessPath::PROCESS_VM, reason: HUGE.to_owned() }
             }
@@ -176,7 +180,7 @@ mod tests {
 
     use penstock_core::budget::Budget;
     use penstock_core::{Generation, RegionId};
-    use penstock_memory::{Pages, PoolSpec};
+    use penstock_memory::{Pages, PoolSpec, WhyNot};
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;
@@ -197,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_pool_of_huge_pages_that_may_be_written_is_not_mapped() {
-        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(u64::MAX).peer(), Aside::of(0));
+        let registrar =
+            ShmRegistrar::new(Trial::of(Err(WhyNot::SwitchedOff)), Budget::new(u64::MAX).peer(), BlockingCalls::of(0));
         // Without a page behind it: nobody reserves any here.
         let huge = || {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
@@ -223,7 +228,8 @@ mod tests {
     #[test]
     fn pools_are_mapped_as_far_as_there_is_room_for_them() {
         const BYTES: u64 = 1 << 20;
-        let registrar = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(5 * BYTES).peer(), Aside::of(0));
+        let registrar =
+            ShmRegistrar::new(Trial::of(Err(WhyNot::SwitchedOff)), Budget::new(5 * BYTES).peer(), BlockingCalls::of(0));
         let pool = Pool::create(PoolSpec::host(BYTES).pages(Pages::Small).rights(Rights::READ_WRITE)).unwrap();
         let blob = [MAPPABLE, pool.pages().got.code()];
         let import = || {

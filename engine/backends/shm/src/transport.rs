@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use penstock_core::budget::Budget;
-use penstock_memory::{ForeignProcess, MemoryError, ProbeWords, Registry, WhyNot};
+use penstock_core::env::TransportEnv;
+use penstock_memory::{MemoryError, ProbeWords, Registry, Trial, WhyNot};
 use penstock_transport::host::bounce::{Banks, BounceParts};
 use penstock_transport::host::{CopyLane, CopyLaneParts, EngineSegments, InboundRings};
 use penstock_transport::link::Offering;
@@ -17,6 +18,7 @@ use crate::registrar::ShmRegistrar;
 
 /// The transport between two processes of one host.
 pub struct ShmTransport {
+    env: Arc<dyn TransportEnv>,
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     process_vm: bool,
@@ -32,6 +34,7 @@ impl ShmTransport {
     /// copy between its process and peers'. `place`: the path of a file beside the engine's socket, which is made and gone at once. `mapped`: what
     /// may be mapped of peers' pools, in bytes.
     pub fn new(
+        env: Arc<dyn TransportEnv>,
         segments: Arc<EngineSegments>,
         registry: Arc<Registry>,
         process_vm: bool,
@@ -39,7 +42,7 @@ impl ShmTransport {
         mapped: Arc<Budget>,
     ) -> io::Result<Self> {
         let doors = Doors::open(&segments, place)?;
-        Ok(Self { segments, registry, process_vm, doors, mapped })
+        Ok(Self { env, segments, registry, process_vm, doors, mapped })
     }
 }
 
@@ -73,7 +76,7 @@ impl Transport for ShmTransport {
         let slots = Banks::create(here.workers)?;
         let fds = offer::fds(&self.segments, &rings, &slots, self.doors.sockets()?)?;
         let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
-        let (process_vm, mapped) = (self.process_vm, self.mapped.peer());
+        let (process_vm, mapped, env) = (self.process_vm, self.mapped.peer(), Arc::clone(&self.env));
         let ours = if process_vm { ProbeWords::of_this_process(here.epoch) } else { ProbeWords::NONE };
         let join = move |blob: &[u8], fds| {
             let Accepted { segments: theirs, rings: outbound, slots: incoming, probe_words } =
@@ -90,9 +93,11 @@ impl Transport for ShmTransport {
                 bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
                 devices: None,
             })?;
-            let process =
-                if process_vm { ForeignProcess::reach(&there.watch, probe_words) } else { Err(WhyNot::SwitchedOff) };
-            let registrar = ShmRegistrar::new(process, mapped, there.watch.aside());
+            let process = match process_vm {
+                true => Trial::begin(&there.watch, probe_words, |job| env.run_blocking(there.watch.id(), job)),
+                false => Trial::of(Err(WhyNot::SwitchedOff)),
+            };
+            let registrar = ShmRegistrar::new(process, mapped, there.watch.blocking());
             let path = registrar.path();
             Ok::<_, JoinError>(Link {
                 lanes,

@@ -2,6 +2,7 @@
 //! `process_vm_writev`).
 //!
 //! - [`probe_words`]: two words by which a process lets others prove that they can reach it
+//! - [`trial`]: whether they can
 //! - [`why`]: why they cannot, if they cannot
 //! - `calls`: the system calls and their lists
 //!
@@ -13,6 +14,7 @@
 
 mod calls;
 pub mod probe_words;
+pub mod trial;
 pub mod why;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use penstock_core::{Direction, Span};
 
 use self::calls::VmCall;
 pub use self::probe_words::ProbeWords;
+pub use self::trial::Trial;
 pub use self::why::WhyNot;
 use crate::copy::CopyError;
 use crate::process::{ProcessWatch, Unseen};

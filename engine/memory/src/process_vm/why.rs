@@ -47,6 +47,12 @@ pub enum WhyNot {
         "the process that opened the socket is not the one that runs the engine; let the engine's own process open it"
     )]
     OtherProcess,
+    /// The trial has no answer yet.
+    #[error(
+        "the peer's memory has not answered: it lies in a slow file, or is served by a process that does not answer; plans that \
+         are built once it has are moved by process_vm"
+    )]
+    NotAnswered,
     /// The process is gone.
     #[error("the peer's process is gone")]
     Gone,

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use penstock_core::env::Stream;
 use penstock_core::limits::FRAME_TOKENS_MAX;
-use penstock_memory::{Aside, PassedFd};
+use penstock_memory::{BlockingCalls, PassedFd};
 use penstock_session::codec::{self, Received};
 use penstock_session::{ChannelError, Decoder, Frame, SecureChannel, StreamKey, WireError};
 use penstock_transport::Fds;
@@ -70,7 +70,7 @@ pub(super) struct Connection<S> {
     /// Descriptors that came; none stands for the rest of one frame's, which this process could not take.
     tokens: VecDeque<Option<PassedFd>>,
     /// Where it may take long to close what comes.
-    aside: Aside,
+    blocking: BlockingCalls,
     unsent: VecDeque<Outgoing>,
     unsent_bytes: usize,
     /// As many may be unsent; at more the other side is given up.
@@ -87,7 +87,7 @@ impl<S: Stream> Connection<S> {
     pub(super) fn new(stream: S, unsent_max: usize) -> Self {
         let process = stream.credentials().map_or(0, |who| who.pid);
         Self {
-            aside: Aside::of(process),
+            blocking: BlockingCalls::of(process),
             stream,
             decoder: Decoder::new(),
             tokens: VecDeque::new(),
@@ -211,7 +211,7 @@ impl<S: Stream> Connection<S> {
     }
 
     fn passed(&self, tokens: Vec<OwnedFd>) -> Vec<PassedFd> {
-        tokens.into_iter().map(|fd| PassedFd::new(fd, &self.aside)).collect()
+        tokens.into_iter().map(|fd| PassedFd::new(fd, &self.blocking)).collect()
     }
 
     fn read_at_most(&mut self, most: usize, times: usize) -> Result<(), Broken> {
@@ -230,7 +230,7 @@ impl<S: Stream> Connection<S> {
             };
             self.heard = (true, true);
             self.take_in(&bytes[..read])?;
-            if !passed.is_empty() && self.aside.is_clogged() {
+            if !passed.is_empty() && self.blocking.is_clogged() {
                 return Err(Broken::Clogged);
             }
             self.tokens.extend(passed.into_iter().map(Some));

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use penstock_core::Timestamp;
 use penstock_core::env::{Address, Credentials, Env};
+use penstock_memory::BlockingCalls;
 use penstock_memory::fork::PerProcess;
 use rustix::thread::CpuSet;
 
@@ -31,6 +32,10 @@ impl Env for SystemEnv {
     fn now(&self) -> Timestamp {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         Timestamp::from_ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+    }
+
+    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>) {
+        BlockingCalls::of(process).run(job);
     }
 
     fn random(&self) -> u64 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use penstock_core::budget::Budget;
 use penstock_core::{Generation, RegionId, Rights};
-use penstock_memory::{Aside, Pool, PoolSpec, Registry, WhyNot};
+use penstock_memory::{BlockingCalls, Pool, PoolSpec, Registry, Trial, WhyNot};
 use penstock_shm::registrar::ShmRegistrar;
 use penstock_tcp::transport::REGISTRAR as TCP_REGISTRAR;
 use penstock_transport::{AccessPath, AdvertisedRegion, ImportError, Registrar, RemoteMemory};
@@ -25,7 +25,7 @@ thread_local! {
     static TOKEN: Arc<OwnedFd> = {
         let pool = Pool::create(PoolSpec::host(POOL_BYTES)).expect("there is memory for a small pool");
         let region = Registry::new().register_pool(Arc::new(pool)).expect("a fresh registry has room");
-        let exported = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(u64::MAX).peer(), Aside::of(0)).export(&region);
+        let exported = ShmRegistrar::new(Trial::of(Err(WhyNot::SwitchedOff)), Budget::new(u64::MAX).peer(), BlockingCalls::of(0)).export(&region);
         exported.fd.expect("a pool has a descriptor")
     };
 }
@@ -38,7 +38,8 @@ pub fn run(input: &[u8]) {
         let token = TOKEN.with(Arc::clone);
         (0..count).map(|_| token.try_clone().expect("a process has some descriptors")).collect()
     };
-    let shm = ShmRegistrar::new(Err(WhyNot::SwitchedOff), Budget::new(u64::MAX).peer(), Aside::of(0));
+    let shm =
+        ShmRegistrar::new(Trial::of(Err(WhyNot::SwitchedOff)), Budget::new(u64::MAX).peer(), BlockingCalls::of(0));
     let _ = shm.is_renewed(region.access_blob);
     let mut tokens = with(descriptors);
     let token = tokens.pop();

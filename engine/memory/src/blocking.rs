@@ -26,7 +26,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Where calls go that may wait for one process.
 #[derive(Clone, Debug)]
-pub struct Aside(Arc<Queue>);
+pub struct BlockingCalls(Arc<Queue>);
 
 struct Queue {
     process: u32,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-impl Aside {
+impl BlockingCalls {
     /// That of the process with this id; zero: of all whose ids are not known.
     pub fn of(process: u32) -> Self {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,6 +82,11 @@ impl Aside {
             Ok(_) => state.has_thread = true,
             Err(error) => tracing::warn!(%error, "no thread for what may wait for a peer: it is done later"),
         }
+    }
+
+    /// Whether a call has been under way for so long.
+    pub fn is_stuck(&self, time: Duration) -> bool {
+        self.0.state().begun.is_some_and(|begun| begun.elapsed() > time)
     }
 
     /// Whether one call does not come to its end, and many wait behind it.
@@ -118,15 +123,15 @@ impl Queue {
 pub struct PassedFd {
     /// Taken when it goes.
     fd: Option<OwnedFd>,
-    aside: Aside,
+    blocking: BlockingCalls,
     /// Until it is closed.
     share: Option<Arc<BudgetShare>>,
 }
 
 impl PassedFd {
     /// One that came from whom these calls may wait for.
-    pub fn new(fd: OwnedFd, aside: &Aside) -> Self {
-        Self { fd: Some(fd), aside: aside.clone(), share: None }
+    pub fn new(fd: OwnedFd, blocking: &BlockingCalls) -> Self {
+        Self { fd: Some(fd), blocking: blocking.clone(), share: None }
     }
 
     /// It counts in a budget until it is closed.
@@ -159,7 +164,7 @@ impl Drop for PassedFd {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
             let share = self.share.take();
-            self.aside.run(move || {
+            self.blocking.run(move || {
                 drop(fd);
                 drop(share);
             });
@@ -177,12 +182,12 @@ mod tests {
 
     #[test]
     fn calls_of_a_process_wait_for_each_other_and_for_nobody_else() {
-        let (slow, quick) = (Aside::of(1), Aside::of(2));
+        let (slow, quick) = (BlockingCalls::of(1), BlockingCalls::of(2));
         let (ends, waits) = channel::<()>();
         let (said, heard) = channel();
         slow.run(move || assert!(waits.recv().is_err()));
         let behind = said.clone();
-        Aside::of(1).run(move || behind.send("slow").unwrap());
+        BlockingCalls::of(1).run(move || behind.send("slow").unwrap());
         quick.run(move || said.send("quick").unwrap());
         assert_eq!(heard.recv().unwrap(), "quick");
         assert!(heard.recv_timeout(Duration::from_millis(20)).is_err());
@@ -202,7 +207,7 @@ mod tests {
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[1; 1 << 16]).is_ok() {}
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
-        let passed = PassedFd::new(stream.into(), &Aside::of(3));
+        let passed = PassedFd::new(stream.into(), &BlockingCalls::of(3));
         let begun = Instant::now();
         drop(passed);
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn only_small_memory_files_are_closed_where_they_are() {
-        let passed = |fd: OwnedFd| PassedFd::new(fd, &Aside::of(4));
+        let passed = |fd: OwnedFd| PassedFd::new(fd, &BlockingCalls::of(4));
         let memory = |bytes| memfd::create("penstock-passed", bytes, false, "a test").unwrap();
         assert!(passed(memory(4096)).into_memfd().is_ok());
         assert!(matches!(passed(memory(1 << 30)).into_memfd(), Err(MemoryError::WrongSize { .. })));
