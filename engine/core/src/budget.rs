@@ -1,13 +1,16 @@
 //! So much of something for all peers together, and for one no more than it leaves to the others.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What all peers may take, and what they have taken.
 #[derive(Debug)]
 pub struct Budget {
     most: u64,
     taken: Mutex<u64>,
+    /// Those of processes that have a part.
+    processes: Mutex<BTreeMap<u32, Weak<PeerBudget>>>,
 }
 
 /// One peer's part of it.
@@ -29,7 +32,22 @@ pub struct BudgetShare {
 impl Budget {
     /// So much for all.
     pub fn new(most: u64) -> Arc<Self> {
-        Arc::new(Self { most, taken: Mutex::new(0) })
+        Arc::new(Self { most, taken: Mutex::new(0), processes: Mutex::default() })
+    }
+
+    /// The part of this process, whatever peers it is; zero: of one more that nobody knows.
+    pub fn of_process(self: &Arc<Self>, process: u32) -> Arc<PeerBudget> {
+        if process == 0 {
+            return self.peer();
+        }
+        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = processes.get(&process).and_then(Weak::upgrade) {
+            return known;
+        }
+        processes.retain(|_, budget| budget.strong_count() > 0);
+        let budget = self.peer();
+        processes.insert(process, Arc::downgrade(&budget));
+        budget
     }
 
     /// The part of one more peer.
@@ -85,5 +103,18 @@ mod tests {
         assert!(all.peer().take(11).is_none() && all.peer().take(u64::MAX).is_none());
         assert_eq!((*all.taken.lock().unwrap(), greedy.taken.load(Ordering::Relaxed)), (0, 0));
         assert!(Budget::new(0).peer().take(0).is_some(), "who takes nothing needs no room");
+    }
+
+    #[test]
+    fn a_process_has_one_part_whatever_its_peers_are_called() {
+        let all = Budget::new(10);
+        let (first, second) = (all.of_process(7), all.of_process(7));
+        let held = first.take(5).unwrap();
+        assert!(second.take(1).is_none());
+        drop((first, second));
+        assert!(all.of_process(7).take(1).is_none(), "it counts as long as anything does");
+        assert!(all.of_process(8).take(2).is_some() && all.of_process(0).take(2).is_some());
+        drop(held);
+        assert!(all.of_process(7).take(5).is_some());
     }
 }

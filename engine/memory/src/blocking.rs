@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -52,13 +53,17 @@ impl std::fmt::Debug for Queue {
 }
 
 impl BlockingCalls {
-    /// That of the process with this id; zero: of all whose ids are not known.
+    /// That of the process with this id; zero: of one whose id is not known, and who shares it with nobody.
     pub fn of(process: u32) -> Self {
+        let make = || Arc::new(Queue { process, maker: Maker::this_process(), state: Mutex::default() });
+        if process == 0 {
+            return Self(make());
+        }
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(&process).and_then(Weak::upgrade).filter(|queue| !queue.maker.is_ancestor());
         let queue = known.unwrap_or_else(|| {
             all.retain(|_, queue| queue.strong_count() > 0);
-            let queue = Arc::new(Queue { process, maker: Maker::this_process(), state: Mutex::default() });
+            let queue = make();
             all.insert(process, Arc::downgrade(&queue));
             queue
         });
@@ -93,6 +98,21 @@ impl BlockingCalls {
     pub fn is_clogged(&self) -> bool {
         let state = self.0.state();
         state.jobs.len() > CLOGGED_JOBS && state.begun.is_some_and(|begun| begun.elapsed() > CLOGGED_FOR)
+    }
+}
+
+impl Drop for Queue {
+    /// What found no thread is not done here, where nobody waits: it gets one more chance, and is left undone.
+    fn drop(&mut self) {
+        let jobs = std::mem::take(&mut self.state().jobs);
+        if jobs.is_empty() {
+            return;
+        }
+        let jobs = ManuallyDrop::new(jobs);
+        let all = move || ManuallyDrop::into_inner(jobs).into_iter().for_each(|job| job());
+        if thread::Builder::new().spawn(all).is_err() {
+            tracing::warn!("no thread for what may wait for a peer: it is never done");
+        }
     }
 }
 
@@ -148,7 +168,12 @@ impl PassedFd {
         Ok(self.fd.take().expect("it is here until it goes"))
     }
 
-    /// A second descriptor, which is not the last.
+    /// Whether it is a memory file.
+    pub fn is_memfd(&self) -> bool {
+        memfd::bytes_of(self.as_fd()).is_ok()
+    }
+
+    /// A second descriptor, of a memory file: of any other it may take as long to close this one as to close the last.
     pub fn try_clone(&self) -> io::Result<OwnedFd> {
         self.as_fd().try_clone_to_owned()
     }

@@ -89,10 +89,11 @@ pub(crate) fn verify_backed(fd: BorrowedFd<'_>, bytes: u64, what: &'static str) 
     if backed < bytes { Err(MemoryError::Sparse { bytes, backed }) } else { Ok(()) }
 }
 
-/// True when the descriptor is backed by explicitly reserved huge pages.
+/// True when the descriptor is of a memfd that is backed by explicitly reserved huge pages. Whatever is no memfd is not asked: who serves its file
+/// system may not answer.
 pub fn is_huge_tlb(fd: BorrowedFd<'_>) -> bool {
     const HUGETLBFS_MAGIC: u64 = 0x958458f6;
-    fs::fstatfs(fd).is_ok_and(|stat| stat.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC)
+    bytes_of(fd).is_ok() && fs::fstatfs(fd).is_ok_and(|stat| stat.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC)
 }
 
 /// Gives an errno of a memory call its name.

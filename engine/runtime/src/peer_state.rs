@@ -634,10 +634,14 @@ impl PeerState {
         }
         let none_left = |_| MemoryError::NoDescriptor { what: "a peer's pool" };
         let fds = kept.as_ref().map_or(&[][..], KeptFds::fds);
+        if !fds.iter().all(PassedFd::is_memfd) {
+            return Err(MemoryError::NotAMemfd.into());
+        }
+        let is_settled = self.registrar.is_settled();
         let fds: Result<Vec<OwnedFd>, _> = fds.iter().map(|fd| fd.try_clone().map_err(none_left)).collect();
         let mut fds = fds?.into_iter();
         let imported = self.registrar.import_with_extra_fds(&self.described(entry), fds.next(), fds.collect())?;
-        if self.registrar.may_change(&imported) {
+        if !is_settled && matches!(imported, RemoteMemory::TargetMediated(_)) {
             return Ok(imported);
         }
         let memory = entry.memory.get_or_init(|| imported).clone();

@@ -108,7 +108,7 @@ fn open_one(
         TransportName::Shm => {
             let process_vm = choices.process_vm == ProcessVmChoice::Auto;
             let mapped = match config.session.mapped_bytes {
-                0 => penstock_memory::machine_bytes().map_or(u64::MAX, |bytes| bytes.saturating_mul(2)),
+                0 => penstock_memory::machine_bytes().map_or(u64::MAX, |bytes| bytes.saturating_mul(4)),
                 bytes => bytes,
             };
             let shm = ShmTransport::new(Arc::clone(env), segments, registry, process_vm, place, Budget::new(mapped));

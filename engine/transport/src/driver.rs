@@ -35,6 +35,9 @@ pub trait Driver: Send {
     /// Becomes readable when [`Driver::turn`] would find something. It is polled, never read.
     fn fd(&self) -> BorrowedFd<'_>;
 
+    /// Called on the worker's own thread when it ends and has waited for its lanes: what only this hears for them will not be heard.
+    fn give_up(&mut self) {}
+
     /// Called once on the worker's own thread, after its last lane was dropped.
     fn end(&mut self) {}
 }

@@ -179,10 +179,9 @@ pub trait Registrar: Send + Sync {
         self.import(region, fd)
     }
 
-    /// Whether memory that was imported may come by a better way later: it is imported anew each time until then.
-    fn may_change(&self, memory: &RemoteMemory) -> bool {
-        let _ = memory;
-        false
+    /// Whether it is known by which way memory is reached that is not mapped here; until then each plan imports that anew.
+    fn is_settled(&self) -> bool {
+        true
     }
 
     /// Whether devices of this process copy between the memories of both sides, so that this transport reaches all memory of devices.

@@ -87,8 +87,8 @@ impl Registrar for ShmRegistrar {
         }
     }
 
-    fn may_change(&self, memory: &RemoteMemory) -> bool {
-        matches!(memory, RemoteMemory::TargetMediated(_)) && !self.process.is_over()
+    fn is_settled(&self) -> bool {
+        self.process.is_over()
     }
 
     fn is_renewed(&self, path: &[u8]) -> bool {
@@ -122,10 +122,14 @@ impl Registrar for ShmRegistrar {
         let ([MAPPABLE_IN_PIECES, pages, places @ ..], Some(fd)) = (region.access_blob, fd.as_ref()) else {
             return self.import(region, fd);
         };
+        // Nor is there a way to what lies over it but by mapping.
+        if [fd].into_iter().chain(&more).any(|fd| is_huge_tlb(fd.as_fd())) {
+            return Err(ImportError::Malformed("nothing lies over reserved huge pages, nor do they over others"));
+        }
         let fd = fd.try_clone().map_err(|_| ImportError::Memory(MemoryError::NoDescriptor { what: "a pool" }))?;
         let pages = PageKind::from_code(*pages).ok_or(ImportError::Malformed("its pages are of no known kind"))?;
         let (places, rest) = places.as_chunks::<16>();
-        if !rest.is_empty() || places.len() != more.len() {
+        if !rest.is_empty() || places.is_empty() || places.len() != more.len() {
             return Err(ImportError::Malformed("its pieces and its descriptors do not belong together"));
         }
         let pieces: Vec<FreshPiece<OwnedFd>> = places.iter().zip(more).map(|(place, fd)| piece(place, fd)).collect();

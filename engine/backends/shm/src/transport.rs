@@ -76,7 +76,8 @@ impl Transport for ShmTransport {
         let slots = Banks::create(here.workers)?;
         let fds = offer::fds(&self.segments, &rings, &slots, self.doors.sockets()?)?;
         let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
-        let (process_vm, mapped, env) = (self.process_vm, self.mapped.peer(), Arc::clone(&self.env));
+        let (process_vm, env) = (self.process_vm, Arc::clone(&self.env));
+        let mapped = self.mapped.of_process(there.watch.id());
         let ours = if process_vm { ProbeWords::of_this_process(here.epoch) } else { ProbeWords::NONE };
         let join = move |blob: &[u8], fds| {
             let Accepted { segments: theirs, rings: outbound, slots: incoming, probe_words } =

@@ -31,6 +31,10 @@ impl Driver for TcpDriver {
         if self.hub.lock().io.prepare_to_sleep() { Rest::Until(Timestamp::NEVER) } else { Rest::Busy }
     }
 
+    fn give_up(&mut self) {
+        self.hub.lock().io.give_up();
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.hub.descriptor()
     }

@@ -273,7 +273,7 @@ pub struct SessionConfig {
     pub accepts_per_second: u64,
     /// Descriptors of peers' memory that wait here to be mapped; 0: half of what the process may have.
     pub descriptors: usize,
-    /// Bytes of peers' pools that are mapped here; 0: twice the machine's memory.
+    /// Bytes of peers' pools that are mapped here; 0: four times the machine's memory.
     pub mapped_bytes: u64,
     /// Bytes that what one peer has announced may take here.
     pub announced_bytes_per_peer: usize,

@@ -204,6 +204,9 @@ impl<S: Stream> Connection<S> {
 
     /// Reads a little and forgets it: of one that is sent away.
     pub(super) fn skip_little(&mut self) -> io::Result<usize> {
+        if self.blocking.is_clogged() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let mut tokens = Vec::new();
         let read = self.stream.receive(&mut [0; LITTLE_BYTES], &mut tokens);
         drop(self.passed(tokens));
@@ -218,6 +221,10 @@ impl<S: Stream> Connection<S> {
         let mut bytes = vec![0; most];
         let mut tokens = Vec::new();
         for _ in 0..times {
+            // What it goes on to pass would wait behind the rest.
+            if self.blocking.is_clogged() {
+                return Err(Broken::Clogged);
+            }
             let received = self.stream.receive(&mut bytes, &mut tokens);
             let passed = self.passed(std::mem::take(&mut tokens));
             let read = match received {
@@ -230,9 +237,6 @@ impl<S: Stream> Connection<S> {
             };
             self.heard = (true, true);
             self.take_in(&bytes[..read])?;
-            if !passed.is_empty() && self.blocking.is_clogged() {
-                return Err(Broken::Clogged);
-            }
             self.tokens.extend(passed.into_iter().map(Some));
             if self.stream.has_lost_fds() {
                 self.tokens.push_back(None);

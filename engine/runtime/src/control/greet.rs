@@ -405,7 +405,7 @@ impl<E: Env> Control<E> {
             we_called,
             address: line.as_ref().map(|line| line.remote),
             inbox_credits: self.shared.config.credits.notifications_per_peer as u64,
-            fd_budget: self.shared.fd_budget.peer(),
+            fd_budget: self.shared.fd_budget.of_process(greeter.process.id()),
             announced_bytes_max: self.shared.config.session.announced_bytes_per_peer,
         }));
         tracing::info!(peer = %peer.name, transport = peer.transport, path = peer.path, "a session stands");

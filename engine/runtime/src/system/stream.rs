@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use penstock_core::env::{Address, Credentials, Stream};
 use penstock_core::limits::FRAME_TOKENS_MAX;
+use penstock_memory::process::socket_credentials;
+use penstock_memory::{BlockingCalls, PassedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
@@ -27,7 +29,8 @@ pub struct SystemStream {
 
 #[derive(Debug)]
 enum Kind {
-    Local(UnixStream),
+    /// What nobody has read of it may hold descriptors, which are closed with it.
+    Local(PassedFd),
     Network { stream: TcpStream, remote: SocketAddr },
 }
 
@@ -38,7 +41,8 @@ impl SystemStream {
 
     pub(super) fn local(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self::of(Kind::Local(stream)))
+        let process = socket_credentials(stream.as_fd()).map_or(0, |(_, pid)| pid);
+        Ok(Self::of(Kind::Local(PassedFd::new(stream.into(), &BlockingCalls::of(process)))))
     }
 
     pub(super) fn network(stream: TcpStream, remote: SocketAddr) -> io::Result<Self> {
@@ -118,7 +122,7 @@ impl Stream for SystemStream {
         let Kind::Local(stream) = &self.kind else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "nobody knows the user on another host"));
         };
-        let (uid, pid) = penstock_memory::process::socket_credentials(stream.as_fd())?;
+        let (uid, pid) = socket_credentials(stream.as_fd())?;
         Ok(Credentials { uid, pid })
     }
 

@@ -384,8 +384,6 @@ impl<E: Env> Worker<E> {
         self.drop_lane(peer, cause);
     }
 
-    /// Lanes that touch memory still, when nobody is there any more to look after them, are looked after by a thread of their own: what waits for their
-    /// memory hears of it as it would have.
     /// Waits a moment for what only this thread hears: that the kernel has let go of pages.
     fn hear_last_words(&mut self) {
         let until = self.shared.env.now() + LAST_WORDS_MAX;
@@ -394,12 +392,17 @@ impl<E: Env> Worker<E> {
                 driver.turn();
             }
             if self.shared.env.now() >= until {
-                return;
+                break;
             }
             self.shared.env.pause(LAST_WORDS_PAUSE);
         }
+        for driver in &mut self.drivers {
+            driver.give_up();
+        }
     }
 
+    /// Lanes that touch memory still, when nobody is there any more to look after them, are looked after by a thread of their own: what waits for their
+    /// memory hears of it as it would have.
     fn leave_behind(&mut self) {
         self.drain_leaving();
         let open = std::mem::take(&mut self.leaving);
@@ -547,7 +550,10 @@ impl<E: Env> Worker<E> {
 
     /// Looks at every lane, whatever is marked: a broken peer may have erased that. Returns whether there was anything.
     pub(crate) fn poll_all_lanes(&mut self) -> bool {
-        (0..self.lanes.len()).fold(false, |any, index| any | (self.poll_lane(index).taken > 0))
+        (0..self.lanes.len()).fold(false, |any, index| {
+            let polled = self.poll_lane(index);
+            any | polled.has_more | (polled.taken > 0)
+        })
     }
 
     fn poll_lanes(&mut self) -> bool {
@@ -590,12 +596,16 @@ impl<E: Env> Worker<E> {
             self.own().statistics.notes_received.add(taken);
             self.shared.application.ring();
         }
-        let polled = Polled { taken: taken + completed, is_empty: matches!(result, Ok(false)) && !refused };
+        let mut polled =
+            Polled { taken: taken + completed, is_empty: matches!(result, Ok(false)) && !refused, has_more: false };
         // A transfer that ended just now may have found the lane broken when it notified the peer.
         let Some(entry) = &self.lanes[index] else { return polled };
         match result {
             // Inbox credits may have come back since the refusal, before anyone saw it: poll again.
-            Ok(more) if more || refused && entry.peer.inbox_credits.available() > 0 => self.ready.mark(index),
+            Ok(more) if more || refused && entry.peer.inbox_credits.available() > 0 => {
+                self.ready.mark(index);
+                polled.has_more = true;
+            }
             Ok(_) => {}
             Err(fault) => {
                 let peer = Arc::clone(&entry.peer);
@@ -672,6 +682,8 @@ struct Polled {
     taken: u64,
     /// No notification was left in the lane.
     is_empty: bool,
+    /// It is to be polled again.
+    has_more: bool,
 }
 
 /// Puts a lane's notifications into the inbox, within the sender's credits.

@@ -19,6 +19,8 @@ struct State {
     /// How many sends have pages of a region.
     regions: Vec<(u32, usize)>,
     sends: usize,
+    /// Of these nobody will ever hear.
+    lost: usize,
     /// The revision of this engine's log that the first of them found.
     since: u64,
     /// Goes up with each that is the first.
@@ -74,9 +76,10 @@ impl HeldPages {
         hold
     }
 
-    /// Whether the kernel has any.
+    /// Whether the kernel has any that it will let go of, as far as anybody hears of it.
     pub fn is_held(&self) -> bool {
-        self.state().sends > 0
+        let state = self.state();
+        state.sends > state.lost
     }
 
     /// What there is of a region (none: of any), or comes by a call that is under way, and is older than this revision.
@@ -97,6 +100,12 @@ pub struct PageHold {
 }
 
 impl PageHold {
+    /// Nobody will hear whether the kernel has let go: whoever takes the memory back waits for ever, and nobody else does.
+    pub fn lose(self) {
+        self.pages.state().lost += 1;
+        std::mem::forget(self);
+    }
+
     fn regions(&self) -> impl Iterator<Item = u32> {
         self.first.iter().chain(&self.others).copied()
     }

@@ -273,6 +273,13 @@ impl Io {
         self.uring.as_mut().map(Uring::held_pieces)
     }
 
+    /// Nothing more is heard of what was sent without a copy.
+    pub(crate) fn give_up(&mut self) {
+        if let Some(uring) = &mut self.uring {
+            self.released.extend(uring.give_up());
+        }
+    }
+
     /// A list that is not sent after all.
     pub(crate) fn keep(&mut self, held: Box<HeldPieces>) {
         if let Some(uring) = &mut self.uring {

@@ -276,7 +276,9 @@ impl ZeroCopySends {
             if let Some(key) = send.key {
                 report(SendReleased { key, ticket, was_copied: false });
             }
-            mem::forget(send.held);
+            let mut held = send.held;
+            held.hold.take().into_iter().for_each(PageHold::lose);
+            mem::forget(held);
         }
         if bytes > 0 {
             tracing::warn!(bytes, "the kernel did not say whether it still reads this memory: it is never used again");

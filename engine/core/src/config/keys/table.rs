@@ -430,10 +430,10 @@ pub const KEYS: &[KeyDoc] = &[
         default: "0",
         unit: "B",
         range: Range::Number { min: 0, max: 1 << 60 },
-        what: "Bytes of peers' pools on this host that are mapped here: of all peers together; one peer gets no more than it leaves. 0: twice the machine's \
-               memory, which honest peers never reach. Plans over a pool that finds no room are refused; its session stands.",
+        what: "Bytes of peers' pools on this host that are mapped here: of all peers together; one peer gets no more than it leaves. 0: four times the machine's \
+               memory, which leaves room for pools that are renewed. Plans over a pool that finds no room are refused; its session stands.",
         more_costs: "A peer may punch holes into its pools once they are mapped: touching them has this process pay for so much memory at most.",
-        less_costs: "Large pools of honest peers are refused. Never less than twice what one of them needs.",
+        less_costs: "Large pools of honest peers are refused. A peer needs twice what it has, and as much again while a pool of it is renewed.",
     },
     KeyDoc {
         key: "session.announced_bytes_per_peer",
