@@ -15,11 +15,12 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(40);
 static WAITED: Mutex<Option<(Instant, Duration)>> = Mutex::new(None);
 const WAITED_MAX: Duration = Duration::from_millis(100);
 
-/// Waits by this, as long as it may; it answers how long that was.
-fn wait(wait: impl FnOnce(Duration)) {
+/// Waits by this, if it may.
+fn wait(wait: impl FnOnce(Duration) -> bool) {
     let mut waited = WAITED.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();
-    let (since, spent) = waited.filter(|(since, _)| now - *since < Duration::from_secs(1)).unwrap_or((now, Duration::ZERO));
+    let (since, spent) =
+        waited.filter(|(since, _)| now - *since < Duration::from_secs(1)).unwrap_or((now, Duration::ZERO));
     *waited = Some((since, spent));
     drop(waited);
     if spent < WAITED_MAX {
@@ -57,7 +58,7 @@ impl Trial {
             let _ = tell.send(());
         }));
         if !is_stuck {
-            wait(|within| drop(hear.recv_timeout(within)));
+            wait(|within| hear.recv_timeout(within).is_ok());
         }
         trial
     }

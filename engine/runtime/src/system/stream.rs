@@ -31,7 +31,10 @@ pub struct SystemStream {
 enum Kind {
     /// What nobody has read of it may hold descriptors, which are closed with it.
     Local(PassedFd),
-    Network { stream: TcpStream, remote: SocketAddr },
+    Network {
+        stream: TcpStream,
+        remote: SocketAddr,
+    },
 }
 
 impl SystemStream {

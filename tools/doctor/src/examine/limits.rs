@@ -9,7 +9,7 @@ use crate::way::Way;
 const TOPIC: Topic = Topic::Limits;
 
 /// Descriptors of a program with one engine of one worker, before it has peers; a few are left for the program.
-pub const ENGINE_FILES: u64 = 16;
+pub const ENGINE_FILES: u64 = 20;
 /// Descriptors that each peer adds, with one pool of its own that is used.
 pub const PEER_FILES: u64 = 8;
 /// Peers that a host of ordinary size may well have.

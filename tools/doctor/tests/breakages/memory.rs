@@ -65,7 +65,7 @@ fn few_open_files_are_named_with_the_mend_that_the_hard_limit_allows() {
     assert_finding(
         &host.one(Topic::Limits, "open files"),
         Status::Limited,
-        "256, enough for about 30 peers",
+        "256, enough for about 29 peers",
         "ulimit -n 65536",
     );
     let (was, now) = (now, line("256", "4096"));
