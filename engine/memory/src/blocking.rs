@@ -168,6 +168,11 @@ impl PassedFd {
         Ok(self.fd.take().expect("it is here until it goes"))
     }
 
+    /// Whether it came to a process of which this one is a fork, which shares it.
+    pub fn is_inherited(&self) -> bool {
+        self.blocking.0.maker.is_ancestor()
+    }
+
     /// Whether it is a memory file.
     pub fn is_memfd(&self) -> bool {
         memfd::bytes_of(self.as_fd()).is_ok()

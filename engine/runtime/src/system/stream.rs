@@ -14,7 +14,8 @@ use penstock_memory::process::socket_credentials;
 use penstock_memory::{BlockingCalls, PassedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socket_with,
 };
 
 use super::tcp;
@@ -29,12 +30,26 @@ pub struct SystemStream {
 
 #[derive(Debug)]
 enum Kind {
-    /// What nobody has read of it may hold descriptors, which are closed with it.
-    Local(PassedFd),
-    Network {
-        stream: TcpStream,
-        remote: SocketAddr,
-    },
+    Local(LocalStream),
+    Network { stream: TcpStream, remote: SocketAddr },
+}
+
+/// A Unix stream. What nobody has read of it may hold descriptors, which are closed with it; the other side hears the end at once.
+#[derive(Debug)]
+struct LocalStream(PassedFd);
+
+impl Drop for LocalStream {
+    fn drop(&mut self) {
+        if !self.0.is_inherited() {
+            let _ = shutdown(&self.0, Shutdown::Both);
+        }
+    }
+}
+
+impl AsFd for LocalStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl SystemStream {
@@ -45,7 +60,7 @@ impl SystemStream {
     pub(super) fn local(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let process = socket_credentials(stream.as_fd()).map_or(0, |(_, pid)| pid);
-        Ok(Self::of(Kind::Local(PassedFd::new(stream.into(), &BlockingCalls::of(process)))))
+        Ok(Self::of(Kind::Local(LocalStream(PassedFd::new(stream.into(), &BlockingCalls::of(process))))))
     }
 
     pub(super) fn network(stream: TcpStream, remote: SocketAddr) -> io::Result<Self> {

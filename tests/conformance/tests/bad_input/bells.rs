@@ -37,9 +37,15 @@ fn three(progress: Progress) -> Three {
     let victim = start("victim", progress);
     let honest = start("honest", Progress::Adaptive);
     // Called by the victim: an inline engine serves nobody while it is not turned.
-    let peer = victim.connect(&honest.descriptor(), PATIENCE).unwrap();
-    let _ = peer;
-    let peer = honest.peers().into_iter().next().expect("the session stands on both sides");
+    drop(victim.connect(&honest.descriptor(), PATIENCE).unwrap());
+    let begun = Instant::now();
+    let peer = loop {
+        match honest.peers().into_iter().next() {
+            Some(peer) => break peer,
+            None => assert!(begun.elapsed() < PATIENCE, "the session stands on both sides"),
+        }
+        victim.wait_notification(Duration::from_millis(1));
+    };
     Three { victim, _honest: honest, peer, _folder: folder }
 }
 
@@ -166,8 +172,15 @@ fn a_peer_whose_own_bells_are_full_and_block_holds_nobody_up() {
             (0..2).for_each(|bell| own.segments.sleeper(bell).prepare());
             greeted.join_with(&offering, own)
         });
-        let to_the_rogue = three.victim.peers().into_iter().find(|peer| peer.name().as_str() != "honest");
-        let to_the_rogue = to_the_rogue.expect("it has a session");
+        let begun = Instant::now();
+        let to_the_rogue = loop {
+            // Its answers may be on their way.
+            match three.victim.peers().into_iter().find(|peer| peer.name().as_str() != "honest") {
+                Some(peer) => break peer,
+                None => assert!(begun.elapsed() < PATIENCE, "it has a session"),
+            }
+            three.victim.wait_notification(Duration::from_millis(1));
+        };
         for note in 0..5 {
             let said = to_the_rogue.notify(NoteId(note), b"", Submit::new().within(PATIENCE)).unwrap();
             assert!(said.wait().is_ok(), "there is room in its ring");

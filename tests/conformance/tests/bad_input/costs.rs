@@ -1,10 +1,7 @@
 //! What one peer may cost: regions and questions without end.
 
 use std::fs::File;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::session::descriptor::EngineDescriptor;
@@ -15,7 +12,6 @@ use penstock_conformance::rogue::{Heard, Intruder, Rogue, encoded};
 use penstock_conformance::stage::PATIENCE;
 use penstock_conformance::{Place, Setting};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::net::sockopt::set_socket_linger;
 
 fn victim(folder: &Folder, configured: impl FnOnce(Config) -> Config) -> (Engine<SystemEnv>, Intruder) {
     let setting = Setting::adaptive(TransportName::Shm, 1, Place::Here);
@@ -112,44 +108,6 @@ fn descriptors_of_sessions_that_have_ended_are_nobodys() {
         ended.push(std::mem::replace(&mut intruder, joined(&engine)));
     }
     assert_eq!(engine.network_statistics().regions_without_fds, 0);
-}
-
-/// A connection whose last close waits until somebody takes what it has sent, and its other end.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    near.set_nonblocking(true).unwrap();
-    while near.write(&[1; 1 << 16]).is_ok() {}
-    set_socket_linger(&near, Some(Duration::from_secs(60))).unwrap();
-    (near, listener.accept().unwrap().0)
-}
-
-#[test]
-fn descriptors_that_are_long_in_closing_hold_nobody_up() {
-    let folder = Folder::fresh();
-    let (engine, mut intruder) = victim(&folder, |config| config);
-    let mut other = joined(&engine);
-    let mut ends = Vec::new();
-    let passed: Vec<TcpStream> = (0..3)
-        .map(|_| {
-            let (near, far) = lingering();
-            ends.push(far);
-            near
-        })
-        .collect();
-    // Of a region that is announced anew, of one that is there when its session ends, of no region at all.
-    let fds: Vec<BorrowedFd<'_>> = passed[..2].iter().map(AsFd::as_fd).collect();
-    intruder.rogue.send(&regions_with(0..2, true), &fds);
-    intruder.rogue.send(&regions_with(0..1, false), &[]);
-    intruder.rogue.say_with(b"GET / HTTP/1.1", &[passed[2].as_fd()]);
-    drop(passed);
-    let begun = Instant::now();
-    intruder.wait_for_the_end();
-    for number in 1..20 {
-        still_answers(&mut other, number);
-    }
-    assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
-    drop(ends);
 }
 
 #[test]
