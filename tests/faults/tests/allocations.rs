@@ -136,6 +136,7 @@ fn measure(plan: &Plan, peer: &Peer<SystemEnv>, ask: Ask, mut after: impl FnMut(
     }
     after();
     COUNTED.store(0, Ordering::Relaxed);
+    let_threads_end();
     counting(true, || {
         for _ in 0..ROUNDS {
             round();
@@ -147,6 +148,16 @@ fn measure(plan: &Plan, peer: &Peer<SystemEnv>, ask: Ask, mut after: impl FnMut(
 }
 
 /// A plan of one unit, one of several, and one that reads.
+/// A thread that closes what the peer has passed begins and ends by itself.
+fn let_threads_end() {
+    let threads = || std::fs::read_dir("/proc/self/task").expect("the process has threads").count();
+    let mut before = 0;
+    while before != threads() {
+        before = threads();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn plans(near: &LocalRegion<SystemEnv>, far: &RemoteRegion<SystemEnv>) -> [(&'static str, Plan); 3] {
     let few: Vec<(u32, u32)> = (0..8).map(|block| (block, 15 - block)).collect();
     let many: Vec<(u32, u32)> = (0..128).map(|block| (block, 127 - block)).collect();

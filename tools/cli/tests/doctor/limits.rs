@@ -17,7 +17,7 @@ fn too_few_open_files_are_broken_and_the_status_says_so() {
 fn a_soft_limit_of_open_files_is_raised_by_the_mend() {
     let place = Place::new();
     let found = Found::of(limited_to(&mut place.command(&["files"]), libc::RLIMIT_NOFILE, 64, 4096));
-    found.assert("limits", "open files", "limited", "64, enough for about 6 peers", "ulimit -n 4096");
+    found.assert("limits", "open files", "limited", "64, enough for about 5 peers", "ulimit -n 4096");
     let mend = own_mend(found.find("limits", "open files"));
     let mended = Found::of(limited_to(&mut place.mended(&mend, "limits"), libc::RLIMIT_NOFILE, 64, 4096));
     assert_eq!(mended.find("limits", "open files")["status"], "ok", "{mend}");
