@@ -204,8 +204,9 @@ impl<S: Stream> Connection<S> {
 
     /// Reads a little and forgets it: of one that is sent away.
     pub(super) fn skip_little(&mut self) -> io::Result<usize> {
+        // Of who cannot be read any more there is nothing left to skip.
         if self.blocking.is_clogged() {
-            return Err(io::ErrorKind::WouldBlock.into());
+            return Ok(0);
         }
         let mut tokens = Vec::new();
         let read = self.stream.receive(&mut [0; LITTLE_BYTES], &mut tokens);

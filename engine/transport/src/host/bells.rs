@@ -46,7 +46,7 @@ impl OwnBell {
         self.peers.get().map(AsFd::as_fd)
     }
 
-    /// All of them.
+    /// What ends a sleep: first what this process rings, then what peers ring, where they can.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.own()).chain(self.peers())
     }

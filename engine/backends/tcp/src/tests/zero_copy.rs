@@ -45,6 +45,15 @@ fn turn_one(side: &mut Side, times: usize) {
     }
 }
 
+/// A session of which the kernel has pages of this region, since the peer does not take them.
+fn half_sent() -> Option<([Side; 2], Arc<Region>)> {
+    let mut sides = held_session(vec![slow_pair()])?;
+    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
+    turn_one(&mut sides[0], 10);
+    Some((sides, from))
+}
+
 #[test]
 fn both_directions_arrive_and_end_once() {
     let Some(mut sides) = held_session(vec![slow_pair(), slow_pair()]) else { return };
@@ -159,10 +168,7 @@ fn after_a_withdrawal_the_kernel_is_left_with_nothing_more() {
 
 #[test]
 fn a_lane_that_is_dropped_takes_its_pages_back() {
-    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
-    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
-    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
-    turn_one(&mut sides[0], 10);
+    let Some((mut sides, _)) = half_sent() else { return };
     assert_eq!(busy(&sides[0]).len(), 1);
     let seen = busy(&sides[0]);
     let begun = Instant::now();
@@ -185,10 +191,7 @@ fn a_lane_that_is_dropped_takes_its_pages_back() {
 
 #[test]
 fn a_lane_of_a_session_that_is_over_is_quiet_when_the_kernel_has_let_go() {
-    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
-    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
-    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
-    turn_one(&mut sides[0], 10);
+    let Some((mut sides, _)) = half_sent() else { return };
     let side = &mut sides[0];
     let (lane, begun) = (side.lane.as_mut().unwrap(), Instant::now());
     assert!(!lane.drain(&mut side.got), "it has not said its last word");
@@ -201,11 +204,8 @@ fn a_lane_of_a_session_that_is_over_is_quiet_when_the_kernel_has_let_go() {
 
 #[test]
 fn whoever_takes_a_region_back_waits_for_its_pages_alone() {
-    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
-    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    let Some((mut sides, from)) = half_sent() else { return };
     let other = sides[0].region(vec![2; 4096], Rights::NONE);
-    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
-    turn_one(&mut sides[0], 10);
     for region in [&other, &from] {
         sides[0].segments.owner_state.withdraw_region(region.id().0, region.generation().0);
     }
