@@ -273,7 +273,7 @@ impl DataStream {
                         found = Some(Err(format!("{cause:?}")));
                     }
                     Message::Data { sequence, bytes } if sequence == last => {
-                        found = Some(bytes.map(drop).map_err(|cause| format!("{:?}", Some(cause))));
+                        found = Some(bytes.map(drop).map_err(|refusal| format!("{:?}", Some(refusal.cause))));
                     }
                     _ => {}
                 }

@@ -10,7 +10,7 @@ use penstock_transport::mediated::Touch;
 
 use crate::io::{HeldPieces, Io, IoPieces, PIECES_MAX, PieceSpace, ZeroCopy, ZeroCopyId};
 use crate::op::{Kind, OpId, Ops};
-use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
+use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES, Trailer};
 
 /// What goes in place of bytes that may not be touched any more.
 static NOTHING: [u8; 16 * 1024] = [0; 16 * 1024];
@@ -179,7 +179,7 @@ impl FrameGroup {
         ops: &mut Ops,
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
-        let trailer = self.spoiled(ops).to_le_bytes();
+        let trailer = Trailer { spoiled: self.spoiled(ops), revision: self.checked }.to_bytes();
         let mut pieces = IoPieces::new(space);
         let gathered = if only_head {
             pieces.more_follows();
@@ -273,10 +273,11 @@ impl FrameGroup {
         self.is_in_payload() && ops[self.parts[self.part]].memory.is_some()
     }
 
-    /// Memory that was withdrawn since the last look is not touched any more.
+    /// Memory that was withdrawn since the last look is not touched any more. Behind the payload there is nothing to look at:
+    /// what the trailer says stays as it is while it leaves.
     fn look_again(&mut self, ops: &mut Ops, view: &OwnerStateView) {
         let now = view.revision();
-        if now == self.checked {
+        if now == self.checked || self.part == self.parts.len() {
             return;
         }
         for &id in &self.parts[self.part..] {

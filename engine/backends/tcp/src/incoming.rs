@@ -16,7 +16,7 @@ use penstock_transport::mediated::LaneTarget;
 use crate::group::EXTENTS_MAX;
 use crate::io::{Io, IoPieces, PieceSpace};
 use crate::op::OpId;
-use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, TRAILER_BYTES, TcpWireError};
+use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, TRAILER_BYTES, TcpWireError, Trailer};
 
 /// Bytes of the next control block that are received with the end of a payload: what of it is payload again is
 /// copied once more, so it is a compromise between calls and copies.
@@ -85,7 +85,7 @@ pub(crate) enum Arrived {
     /// A control block is there: see what it says, then go on with [`Incoming::land`].
     Control,
     /// A whole group is there, and these of its parts are nothing.
-    Group(u64),
+    Group(Trailer),
 }
 
 enum Stage {
@@ -191,7 +191,7 @@ impl Incoming {
             return Ok(Arrived::Nothing);
         }
         if self.landings.parts.is_empty() {
-            return Ok(Arrived::Group(0));
+            return Ok(Arrived::Group(Trailer::default()));
         }
         let room = &mut self.trailer[self.trailer_here..];
         let taken = room.len().min(self.end - self.start);
@@ -199,7 +199,7 @@ impl Incoming {
         self.start += taken;
         self.trailer_here += taken;
         let is_whole = self.trailer_here == TRAILER_BYTES;
-        Ok(if is_whole { Arrived::Group(u64::from_le_bytes(self.trailer)) } else { Arrived::Nothing })
+        Ok(if is_whole { Arrived::Group(Trailer::of(self.trailer)) } else { Arrived::Nothing })
     }
 
     /// Memory that was withdrawn since the last look is not touched any more.

@@ -18,8 +18,8 @@ use crate::group::{FrameGroup, Sent, StreamPath};
 use crate::io::{PieceSpace, ZeroCopyId};
 use crate::op::{Kind, Op, OpEnded, OpId, Ops};
 use crate::wire::{
-    Asked, CONTROL_BYTES_MAX, WORDS_BYTES_MAX, notification_bytes, put_credit, put_data, put_done, put_notification,
-    put_refused, put_request, request_bytes,
+    Asked, CONTROL_BYTES_MAX, ReadRefusal, WORDS_BYTES_MAX, notification_bytes, put_credit, put_data, put_done,
+    put_notification, put_refused, put_request, request_bytes,
 };
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
@@ -176,7 +176,8 @@ impl Outgoing {
         }
         match op.failed {
             Some(cause) => {
-                put_data(&mut self.group.head, op.sequence, Err(cause));
+                let revision = view.revision();
+                put_data(&mut self.group.head, op.sequence, Err(ReadRefusal { cause, revision }));
                 ops.give_back(id);
             }
             None => {

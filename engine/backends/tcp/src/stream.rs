@@ -17,7 +17,7 @@ use crate::incoming::{Arrived, DISCARD_BYTES, Incoming};
 use crate::io::{Io, PieceSpace, Readiness, SendReleased, ZeroCopy};
 use crate::op::{Kind, OpEnded, OpId, Ops};
 use crate::outgoing::{Acks, Outgoing};
-use crate::wire::{Message, Messages, PARTS_MAX, Request, TcpWireError};
+use crate::wire::{Message, Messages, PARTS_MAX, ReadRefusal, Request, TcpWireError, Trailer};
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
@@ -177,8 +177,8 @@ impl Stream {
             match self.incoming.digest(&mut common.target).map_err(garbled)? {
                 Arrived::Nothing => return Ok(()),
                 Arrived::Control => self.open(common, ledger, events)?,
-                Arrived::Group(spoiled) => {
-                    self.close(spoiled, common, ledger, events)?;
+                Arrived::Group(trailer) => {
+                    self.close(trailer, common, ledger, events)?;
                     self.incoming.finish();
                 }
             }
@@ -211,7 +211,10 @@ impl Stream {
                     let id = outgoing.asked(sequence, &ledger.ops)?;
                     let op = &mut ledger.ops[id];
                     match bytes {
-                        Err(cause) => outgoing.answered(id, Err(cause), &mut ledger.ops, events),
+                        Err(ReadRefusal { cause, revision }) => {
+                            common.told.on_revision(revision);
+                            outgoing.answered(id, Err(cause), &mut ledger.ops, events);
+                        }
                         Ok(bytes) if u64::from(bytes) == op.bytes => {
                             op.is_landing = true;
                             let stands = check_withdrawals(target.view(), op.checked, op.key, op.extents());
@@ -238,7 +241,7 @@ impl Stream {
     /// The whole group is there: what follows its payload is done, in the order of its messages.
     fn close(
         &mut self,
-        spoiled: u64,
+        Trailer { spoiled, revision: theirs }: Trailer,
         common: &mut Common,
         ledger: &mut Ledger,
         events: &mut dyn LaneEvents,
@@ -248,6 +251,9 @@ impl Stream {
         let revision = common.target.view().revision();
         if landings.count() < PARTS_MAX && spoiled >> landings.count() != 0 {
             return Err(CORRUPT);
+        }
+        if spoiled != 0 {
+            common.told.on_revision(theirs);
         }
         let mut part = 0;
         for message in Messages::of(control) {

@@ -3,10 +3,10 @@
 //! A stream is a row of groups. All numbers are little-endian, and every message takes whole words of eight bytes:
 //!
 //! ```text
-//! group     magic u32 | control bytes u32 | payload bytes u32 | checksum u32 | control | payload | spoiled u64, if there is payload
+//! group     magic u32 | control bytes u32 | payload bytes u32 | checksum u32 | control | payload | spoiled u64, revision u64, if there is payload
 //! WRITE     kind, extents | sequence | transfer | region, generation | revision | extents: offset, length…
 //! READ      the same
-//! DATA      kind, cause, bytes | sequence of the READ
+//! DATA      kind, cause, bytes | sequence of the READ | with a cause: the target's revision
 //! NOTE      kind, flags, bytes | sequence | transfer | id, two words | counter, generation | the note
 //! DONE      kind | sequence
 //! REFUSED   kind, cause | sequence | the target's revision
@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Payload is that of the group's WRITE and DATA messages in their order. Their numbers are the bits of the word behind
-//! the payload: a set bit says that the sender had to give this one up, and that what came in its place is nothing.
+//! the payload: a set bit says that the sender had to give this one up, and that what came in its place is nothing. The
+//! revision is the sender's at its last look at its log: whoever hears that memory was revoked knows of that when it builds a new plan.
 //! What is read is never believed further than its checks: lengths are bounded before anything is kept, and what it names is
 //! looked up by whoever owns it.
 
@@ -39,7 +40,7 @@ pub const PAYLOAD_BYTES_MAX: u64 = 512 * 1024;
 pub const PARTS_MAX: usize = 64;
 
 /// Bytes behind the payload.
-pub const TRAILER_BYTES: usize = 8;
+pub const TRAILER_BYTES: usize = 2 * WORD;
 
 const MAGIC: u32 = 0x3147_5350;
 const WORD: usize = 8;
@@ -67,7 +68,8 @@ const _: () = assert!(
 
 /// The fingerprint of what both sides must agree on.
 pub const FINGERPRINT: u32 = {
-    let limits = [CONTROL_BYTES_MAX as u64, PAYLOAD_BYTES_MAX, PARTS_MAX as u64, SPANS_PER_POST as u64];
+    let limits =
+        [CONTROL_BYTES_MAX as u64, PAYLOAD_BYTES_MAX, PARTS_MAX as u64, SPANS_PER_POST as u64, TRAILER_BYTES as u64];
     let (mut sum, mut at) = (VERSION as u64, 0);
     while at < limits.len() {
         sum = mix(sum, limits[at]);
@@ -200,8 +202,8 @@ pub enum Message<'a> {
     /// What a READ has asked for, or why it does not come.
     Data {
         sequence: u64,
-        /// So many bytes of payload, or the cause.
-        bytes: Result<u32, Cause>,
+        /// So many bytes of payload, or why there are none.
+        bytes: Result<u32, ReadRefusal>,
     },
     /// A transfer's writes are all here.
     Notify {
@@ -237,6 +239,36 @@ impl Message<'_> {
             Self::Data { bytes: Ok(bytes), .. } => u64::from(*bytes),
             _ => 0,
         }
+    }
+}
+
+/// Why what a READ asked for does not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRefusal {
+    pub cause: Cause,
+    /// How far the target's log of withdrawals has come.
+    pub revision: u64,
+}
+
+/// What stands behind a group's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Trailer {
+    /// The parts that the sender had to give up, as bits.
+    pub spoiled: u64,
+    /// How far the sender's log of withdrawals had come when it last looked.
+    pub revision: u64,
+}
+
+impl Trailer {
+    /// As it goes over a stream.
+    pub fn to_bytes(self) -> [u8; TRAILER_BYTES] {
+        (u128::from(self.spoiled) | u128::from(self.revision) << 64).to_le_bytes()
+    }
+
+    /// As it came.
+    pub fn of(bytes: [u8; TRAILER_BYTES]) -> Self {
+        let both = u128::from_le_bytes(bytes);
+        Self { spoiled: both as u64, revision: (both >> 64) as u64 }
     }
 }
 
@@ -308,7 +340,7 @@ impl<'a> Messages<'a> {
                 let sequence = self.word()?;
                 let bytes = match cause_of(argument)? {
                     None if count > 0 => Ok(count),
-                    Some(cause) if count == 0 => Err(cause),
+                    Some(cause) if count == 0 => Err(ReadRefusal { cause, revision: self.word()? }),
                     _ => return Err(TcpWireError::Length),
                 };
                 Ok(Message::Data { sequence, bytes })
@@ -449,12 +481,11 @@ pub fn put_request(
     }
 }
 
-pub fn put_data(out: &mut Vec<u8>, sequence: u64, bytes: Result<u32, Cause>) {
-    let (cause, bytes) = match bytes {
-        Ok(bytes) => (0, bytes),
-        Err(cause) => (cause.code(), 0),
-    };
-    put(out, &[first_word(DATA, cause, bytes as usize), sequence]);
+pub fn put_data(out: &mut Vec<u8>, sequence: u64, bytes: Result<u32, ReadRefusal>) {
+    match bytes {
+        Ok(bytes) => put(out, &[first_word(DATA, 0, bytes as usize), sequence]),
+        Err(ReadRefusal { cause, revision }) => put(out, &[first_word(DATA, cause.code(), 0), sequence, revision]),
+    }
 }
 
 pub fn put_notification(

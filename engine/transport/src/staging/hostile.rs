@@ -6,9 +6,10 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, RegionId, Rights, Span};
 use penstock_memory::copy::Hint;
 use penstock_memory::{HostMemory, Memory, Registry};
+use penstock_ring::Withdrawal;
 
 use super::lane::StagedLane;
-use super::message::{self, Answer, CopyHead, StagingMessage, Workers};
+use super::message::{self, Answer, CopyHead, CopyRefusal, StagingMessage, Workers};
 use super::peer::WANTED_MAX;
 use super::slots::Slots;
 use super::{StagedSession, Staging};
@@ -223,4 +224,27 @@ fn lanes_that_stage_nothing_have_no_mail() {
         messages += 1;
         assert!(messages < 1_000_000, "nobody looks at it, and it grows");
     }
+}
+
+#[test]
+fn a_refusal_tells_how_far_withdrawals_have_come() {
+    let mut stage = Stage::new();
+    let view = stage.lane.session.peer_view.clone();
+    let [number, _] = reads_asked_for(&mut stage);
+    let end = Err(CopyRefusal { cause: Cause::RevokedByPeer, revision: 77 });
+    let answer = Answer { number, end, is_slot_wanted: false };
+    stage.hear(|message| message::put_copied(message, WORKERS, [answer].into_iter())).unwrap();
+    assert_eq!(view.revision(), 77, "a plan that is built now is refused once more");
+    // And here: of what this engine took back itself.
+    let withdrawal = Withdrawal { region: KEY.region.0, generation: KEY.generation.0, offset: 0, len: 1 };
+    let revision = stage.lane.segments().owner_state.withdraw(&[withdrawal]);
+    stage.lane.answer(WORKERS.from, 9, Err(Cause::RevokedByPeer));
+    stage.hear(|message| message::put_want(message, WORKERS, Direction::Write, 0)).unwrap();
+    let said = stage.said();
+    let refused = Err(CopyRefusal { cause: Cause::RevokedByPeer, revision });
+    let is_refusal = |(_, said): &(u64, Vec<u8>)| match message::parse(said) {
+        Ok((_, StagingMessage::Copied(answers))) => answers.iter().any(|answer| answer.end == refused),
+        _ => false,
+    };
+    assert!(said.iter().any(is_refusal), "{said:?}");
 }

@@ -6,7 +6,8 @@
 //!          GRANTED     slot u32 …              they may be used until they are given back
 //!          GIVEN_BACK  slot u32 …
 //!          COPY        slot u32 | region u32 | generation u32 | 0 | number u64 | revision u64 | extents: offset u64, len u64 …
-//!          COPIED      number u64, cause and flags u64 … 0: all of its bytes are there; bit 8: others want the slot
+//!          COPIED      number u64, word u64 …      low byte 0: all of its bytes are there, else a cause; bit 8: others want the slot;
+//!                                              with a cause, from bit 16 on: how far the owner's log of withdrawals has come
 //! ```
 //!
 //! Numbers are little-endian. The direction is the asking side's: a WRITE's bytes are copied out of the slot, a READ's into it.
@@ -34,6 +35,9 @@ const COPY: u8 = 4;
 const COPIED: u8 = 5;
 
 const SLOT_IS_WANTED: u64 = 1 << 8;
+
+/// Bits below the revision that goes with a cause.
+const REVISION_SHIFT: u32 = 16;
 
 /// Which worker of each side it is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,11 +84,19 @@ impl SlotList<'_> {
     }
 }
 
+/// Why there was no copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CopyRefusal {
+    pub(super) cause: Cause,
+    /// How far the log of withdrawals of the memory's owner has come.
+    pub(super) revision: u64,
+}
+
 /// How a copy has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) number: u64,
-    pub(super) end: Result<(), Cause>,
+    pub(super) end: Result<(), CopyRefusal>,
     /// Others wait for slots: this one is to be given back once its bytes are where they belong.
     pub(super) is_slot_wanted: bool,
 }
@@ -98,7 +110,10 @@ impl Answers<'_> {
             let end = match word as u8 {
                 0 => Ok(()),
                 // Else it is a cause of a later release.
-                cause => Err(Cause::from_code(cause).unwrap_or(Cause::PeerCorrupt)),
+                cause => Err(CopyRefusal {
+                    cause: Cause::from_code(cause).unwrap_or(Cause::PeerCorrupt),
+                    revision: word >> REVISION_SHIFT,
+                }),
             };
             Answer { number, end, is_slot_wanted: word & SLOT_IS_WANTED != 0 }
         };
@@ -219,7 +234,8 @@ pub(super) fn put_copy(
 pub(super) fn put_copied(out: &mut Vec<u8>, workers: Workers, answers: impl ExactSizeIterator<Item = Answer>) {
     head(out, workers, COPIED, Direction::Write, answers.len());
     for Answer { number, end, is_slot_wanted } in answers {
-        let cause = end.err().map_or(0, |cause| u64::from(cause.code()));
+        let refused = |CopyRefusal { cause, revision }| u64::from(cause.code()) | revision << REVISION_SHIFT;
+        let cause = end.err().map_or(0, refused);
         let word = cause | if is_slot_wanted { SLOT_IS_WANTED } else { 0 };
         [number, word].iter().for_each(|number| out.extend(number.to_le_bytes()));
     }
@@ -255,7 +271,10 @@ mod tests {
             assert_eq!(heard.extents().collect::<Vec<_>>(), extents);
         }
         let answer = |number, end, is_slot_wanted| Answer { number, end, is_slot_wanted };
-        let answers = [answer(1, Ok(()), true), answer(u64::MAX, Err(Cause::OutOfBounds), false)];
+        let answers = [
+            answer(1, Ok(()), true),
+            answer(u64::MAX, Err(CopyRefusal { cause: Cause::RevokedByPeer, revision: (1 << 48) - 1 }), false),
+        ];
         put_copied(&mut out, WORKERS, answers.into_iter());
         let Ok((WORKERS, StagingMessage::Copied(heard))) = parse(&out) else { panic!() };
         assert_eq!(heard.iter().collect::<Vec<_>>(), answers);

@@ -8,7 +8,7 @@ use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::copy::hint_for;
 
 use super::lane::{MESSAGE, PLACE_BITS, SpoiltSlot, StagedLane};
-use super::message::{self, ANSWERS_MAX, Answer, CopyRequest, StagingMessage, Workers};
+use super::message::{self, ANSWERS_MAX, Answer, CopyRefusal, CopyRequest, StagingMessage, Workers};
 use super::op::{Hop, OpOf, StagedOp};
 use super::peer::{DIRECTIONS, GrantedTo, WANTED_MAX};
 use super::slots::{SLOT_BYTES, StagingSlot};
@@ -220,6 +220,8 @@ impl StagedLane {
         let staging = &self.session.staging;
         let are_wanted = |direction| staging.for_peers(direction).is_some_and(|slots| slots.are_wanted());
         let is_slot_wanted = DIRECTIONS.into_iter().any(are_wanted);
+        let revision = self.view().revision();
+        let end = end.map_err(|cause| CopyRefusal { cause, revision });
         self.answers.push((worker, Answer { number, end, is_slot_wanted }));
     }
 
@@ -232,7 +234,10 @@ impl StagedLane {
             return;
         }
         (op.is_under_way, op.gives_back) = (false, is_slot_wanted);
-        match end {
+        if let Err(CopyRefusal { revision, .. }) = end {
+            self.session.peer_view.on_revision(revision);
+        }
+        match end.map_err(|refusal| refusal.cause) {
             Ok(()) => self.hop_is_over(place, events),
             Err(Cause::DeviceFailed) => self.lose_at_peer(place, Cause::DeviceFailed, events),
             Err(cause) => self.finish(place, Err(cause.into()), events),

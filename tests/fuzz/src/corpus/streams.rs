@@ -7,7 +7,8 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::{Hint, ProbeWords};
 use penstock_tcp::wire::{
-    Asked, Head, PAYLOAD_BYTES_MAX, put_credit, put_data, put_done, put_notification, put_refused, put_request,
+    Asked, Head, PAYLOAD_BYTES_MAX, ReadRefusal, put_credit, put_data, put_done, put_notification, put_refused,
+    put_request,
 };
 use penstock_transport::host::bounce::{BounceRequest, REQUEST_WORDS, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
@@ -52,7 +53,7 @@ impl Control {
     }
 
     fn data(mut self, sequence: u64, bytes: Result<u32, Cause>) -> Self {
-        put_data(&mut self.0, sequence, bytes);
+        put_data(&mut self.0, sequence, bytes.map_err(|cause| ReadRefusal { cause, revision: 1 }));
         self
     }
 

@@ -14,7 +14,7 @@ use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Rights, Span
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::{ReadyBits, Withdrawal};
 use penstock_tcp::TcpTransport;
-use penstock_tcp::wire::{HEAD_BYTES, Head, Messages, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
+use penstock_tcp::wire::{HEAD_BYTES, Head, Messages, PAYLOAD_BYTES_MAX, TRAILER_BYTES, Trailer};
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
@@ -374,7 +374,7 @@ fn group(control: &[u8], spoiled: u64) -> Vec<u8> {
     bytes.extend(control);
     if payload > 0 {
         bytes.resize(bytes.len() + payload as usize, SENT);
-        bytes.extend(spoiled.to_le_bytes());
+        bytes.extend(Trailer { spoiled, revision: 1 }.to_bytes());
     }
     bytes
 }

@@ -6,7 +6,8 @@ use rustix::io::{read, write};
 
 use super::*;
 use crate::wire::{
-    Asked, HEAD_BYTES, Head, PAYLOAD_BYTES_MAX, put_credit, put_data, put_done, put_refused, put_request,
+    Asked, HEAD_BYTES, Head, PAYLOAD_BYTES_MAX, ReadRefusal, TRAILER_BYTES, Trailer, put_credit, put_data, put_done,
+    put_refused, put_request,
 };
 
 /// A side, and the raw end of its stream.
@@ -25,7 +26,7 @@ fn group(control: &[u8], payload: &[u8]) -> Vec<u8> {
     bytes.extend(control);
     if !payload.is_empty() {
         bytes.extend(payload);
-        bytes.extend([0; 8]);
+        bytes.extend(Trailer::default().to_bytes());
     }
     bytes
 }
@@ -59,7 +60,7 @@ fn what_nobody_can_say_ends_the_lane() {
         key_of(&offer(1).registry.register_host(HostMemory::from_vec(vec![0]).unwrap(), "", Rights::READ).unwrap());
     let mut trailer = group(&request(true, nobody, 1, &[(0, 8)]), &[1; 8]);
     let end = trailer.len();
-    trailer[end - 8] = 2;
+    trailer[end - TRAILER_BYTES] = 2;
     let mut flipped = said(&|out| put_done(out, 0));
     flipped[HEAD_BYTES] ^= 1;
     let too_many: Vec<u8> = (1..=IN_FLIGHT_PER_LANE_MAX as u64 + 1)
@@ -70,7 +71,10 @@ fn what_nobody_can_say_ends_the_lane() {
         ("a broken checksum", flipped),
         ("the end of what never began", said(&|out| put_done(out, 1))),
         ("a refusal of what never began", said(&|out| put_refused(out, 1, Some(Cause::OutOfBounds), 0))),
-        ("an answer to no question", said(&|out| put_data(out, 1, Err(Cause::OutOfBounds)))),
+        (
+            "an answer to no question",
+            said(&|out| put_data(out, 1, Err(ReadRefusal { cause: Cause::OutOfBounds, revision: 0 }))),
+        ),
         (
             "an answer with bytes to no question",
             group(

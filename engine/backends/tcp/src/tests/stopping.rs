@@ -75,6 +75,22 @@ fn what_was_revoked_since_the_plan_is_refused_and_told() {
 }
 
 #[test]
+fn what_was_revoked_since_the_plan_is_not_read_and_told() {
+    let mut sides = session(vec![tcp_pair()]);
+    let (to, from) = (sides[0].region(vec![0; 4096], Rights::NONE), sides[1].region(vec![1; 4096], Rights::READ));
+    let revision = withdraw(&sides[1], &from, 1024, 1024);
+    let read = |sides: &mut [Side; 2], completion_id| {
+        sides[0].post(READ, &to, key_of(&from), &[span(0, 1000, 512)], (completion_id, completion_id)).unwrap();
+        until(sides, "it has ended", |sides| sides[0].result(completion_id).is_some());
+        sides[0].result(completion_id).unwrap()
+    };
+    assert_eq!(read(&mut sides, 1), Err(Cause::RevokedByPeer));
+    assert_eq!(told(&sides[0]), revision, "a plan that is built now is refused once more");
+    sides[0].expected.remote = revision;
+    assert_eq!(read(&mut sides, 2), Ok(512));
+}
+
+#[test]
 fn a_revocation_in_the_middle_of_a_write_stops_it_at_either_end() {
     for end in 0..2 {
         let (near, far) = narrow_pair();
@@ -119,7 +135,7 @@ fn a_revocation_in_the_middle_of_a_read_stops_it_at_either_end() {
         let spans = [span(0, 0, BYTES as u64)];
         sides[0].post(READ, &regions[0], key_of(&regions[1]), &spans, (1, 1)).unwrap();
         until(&mut sides, "some of it is there", |_| bytes_of(&regions[0])[100] == 1);
-        withdraw(&sides[end], &regions[end], 0, 1);
+        let revision = withdraw(&sides[end], &regions[end], 0, 1);
         assert_eq!(bytes_of(&regions[0])[BYTES - 1], 0, "the test is too late");
         regions[end].host().unwrap().fill(0, BYTES as u64, 9).unwrap();
         until(&mut sides, "it has ended", |sides| sides[0].result(1).is_some());
@@ -128,7 +144,10 @@ fn a_revocation_in_the_middle_of_a_read_stops_it_at_either_end() {
         let after = bytes_of(&regions[0]);
         match end {
             0 => assert!(after.iter().all(|&byte| byte == 9), "bytes landed after they were taken back"),
-            _ => assert!(!after.contains(&9), "bytes that were taken back have left"),
+            _ => {
+                assert!(!after.contains(&9), "bytes that were taken back have left");
+                assert_eq!(told(&sides[0]), revision, "a plan that is built now is refused once more");
+            }
         }
     }
 }

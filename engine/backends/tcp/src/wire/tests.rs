@@ -10,7 +10,7 @@ fn causes() -> impl Strategy<Value = Option<Cause>> {
 #[derive(Debug, Clone)]
 enum Said {
     Request(bool, u64, u64, u32, Vec<(u64, u64)>),
-    Data(u64, Result<u32, Cause>),
+    Data(u64, Result<u32, ReadRefusal>),
     Notify(u64, Option<u64>, Option<(u128, Vec<u8>)>),
     Done(u64),
     Refused(u64, Option<Cause>, u64),
@@ -26,8 +26,9 @@ fn said() -> impl Strategy<Value = Said> {
                 Said::Request(write, sequence, transfer, region, extents)
             }
         ),
-        (any::<u64>(), 1u32..4096, causes())
-            .prop_map(|(sequence, bytes, cause)| Said::Data(sequence, cause.map_or(Ok(bytes), Err))),
+        (any::<u64>(), 1u32..4096, causes(), any::<u64>()).prop_map(|(sequence, bytes, cause, revision)| {
+            Said::Data(sequence, cause.map_or(Ok(bytes), |cause| Err(ReadRefusal { cause, revision })))
+        }),
         (any::<u64>(), prop::option::of(any::<u64>()), note)
             .prop_filter("says something", |(_, counter, note)| counter.is_some() || note.is_some())
             .prop_map(|(sequence, counter, note)| Said::Notify(sequence, counter, note)),
