@@ -201,9 +201,48 @@ pub(crate) struct RemoteEntry {
     /// Why there were none when it was announced, if there should have been.
     without_fds: Option<NoFds>,
     memory: OnceLock<RemoteMemory>,
+    elsewhere: Mutex<Elsewhere>,
+}
+
+/// How far it is mapped by somebody else for who may not wait for that.
+#[derive(Debug, Default)]
+enum Elsewhere {
+    #[default]
+    NotBegun,
+    UnderWay,
+    Ended(Result<(), ImportError>),
+}
+
+/// Says how it has ended, also of a call that was never made or has panicked.
+struct EndsElsewhere {
+    entry: Arc<RemoteEntry>,
+    ended: Option<Result<(), ImportError>>,
+}
+
+impl Drop for EndsElsewhere {
+    fn drop(&mut self) {
+        let not_made = || Err(ImportError::NoPath("the call that maps it has not come to its end".to_owned()));
+        *self.entry.elsewhere() = Elsewhere::Ended(self.ended.take().unwrap_or_else(not_made));
+    }
 }
 
 impl RemoteEntry {
+    fn elsewhere(&self) -> MutexGuard<'_, Elsewhere> {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has become of it where it was mapped elsewhere. It is told once: who comes later has it mapped anew.
+    fn take_ended(&self) -> Option<Result<(), ImportError>> {
+        let mut elsewhere = self.elsewhere();
+        match std::mem::take(&mut *elsewhere) {
+            Elsewhere::Ended(result) => Some(result),
+            other => {
+                *elsewhere = other;
+                None
+            }
+        }
+    }
+
     /// Its descriptors are of no use any more. Locked means that it is being mapped at this moment: they go with the entry then, if not before.
     fn drop_fds(&self) {
         if let Ok(mut fds) = self.fds.try_lock() {
@@ -436,7 +475,13 @@ impl PeerState {
             };
             short += u64::from(fds.is_err());
             let without_fds = fds.as_ref().err().copied();
-            let entry = RemoteEntry { fds: Mutex::new(fds.ok()), without_fds, memory: OnceLock::new(), news };
+            let entry = RemoteEntry {
+                fds: Mutex::new(fds.ok()),
+                without_fds,
+                memory: OnceLock::new(),
+                elsewhere: Mutex::default(),
+                news,
+            };
             book.learn(Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
@@ -648,5 +693,31 @@ impl PeerState {
         // Mapped: the descriptors are not needed any more.
         kept.take();
         Ok(memory)
+    }
+
+    /// Has it mapped by whoever `run` has do it, for who may not wait: the pages of a pool come one by one, and at the price that their
+    /// owner has made. None while that is under way.
+    pub(crate) fn import_elsewhere(
+        self: &Arc<Self>,
+        entry: &Arc<RemoteEntry>,
+        run: impl FnOnce(Box<dyn FnOnce() + Send>),
+    ) -> Option<Result<(), ImportError>> {
+        // Locked means that somebody maps it at this moment.
+        let has_nothing_to_map = || entry.fds.try_lock().is_ok_and(|fds| fds.is_none());
+        if entry.memory.get().is_some() || has_nothing_to_map() {
+            return Some(Ok(()));
+        }
+        if let Some(ended) = entry.take_ended() {
+            return Some(ended);
+        }
+        if matches!(std::mem::replace(&mut *entry.elsewhere(), Elsewhere::UnderWay), Elsewhere::UnderWay) {
+            return None;
+        }
+        let (peer, ends) = (Arc::clone(self), EndsElsewhere { entry: Arc::clone(entry), ended: None });
+        run(Box::new(move || {
+            let mut ends = ends;
+            ends.ended = Some(peer.import(&ends.entry).map(drop));
+        }));
+        entry.take_ended()
     }
 }

@@ -14,6 +14,8 @@ pub(super) enum Waits {
     ForRoom,
     /// Its peer has a region of which this engine has not heard yet.
     ForNews,
+    /// Memory of its peer is being mapped.
+    ForMemory,
 }
 
 /// Where one stands: urgent ones first, then in the order in which they came. Names say nothing of that.
@@ -54,15 +56,15 @@ impl<T> HeldUp<T> {
         stopped.is_some()
     }
 
-    /// Begins what can begin, in its order: up to the first for which there is no room, and of a peer up to the first whose news are under
-    /// way.
+    /// Begins what can begin, in its order: up to the first for which there is no room, and of a peer up to the first that waits for
+    /// news of it, or for its memory.
     pub(super) fn begin(&mut self, mut begin: impl FnMut(MoveId, PeerKey, &T) -> Result<(), Waits>) {
         self.is_full = false;
-        let mut without_news: Vec<PeerKey> = Vec::new();
+        let mut waited_for: Vec<PeerKey> = Vec::new();
         let mut from = Bound::Unbounded;
         while let Some((&place, (id, peer, what))) = self.waiting.range((from, Bound::Unbounded)).next() {
             from = Bound::Excluded(place);
-            if without_news.contains(peer) {
+            if waited_for.contains(peer) {
                 continue;
             }
             match begin(*id, *peer, what) {
@@ -70,7 +72,7 @@ impl<T> HeldUp<T> {
                     self.places.remove(id);
                     self.waiting.remove(&place);
                 }
-                Err(Waits::ForNews) => without_news.push(*peer),
+                Err(Waits::ForNews | Waits::ForMemory) => waited_for.push(*peer),
                 Err(Waits::ForRoom) => return self.is_full = true,
             }
         }

@@ -18,7 +18,7 @@ use super::life::is_loss;
 use super::{Control, Phase, Talk};
 use crate::error::{PlanError, RegionError, SubmitError};
 use crate::manager::key_of;
-use crate::peer_state::PeerState;
+use crate::peer_state::{PeerState, RemoteEntry};
 use crate::plan::PlanBuilder;
 use crate::quiesce::{QuiesceCondition, have_settled};
 use crate::shared::{Shared, WorkerCall};
@@ -365,11 +365,24 @@ impl<E: Env> Control<E> {
 }
 
 impl<E: Env> Shared<E> {
+    /// Has a peer's pool mapped where nobody waits. A plan that is built once it is costs little.
+    fn map_elsewhere(&self, peer: &Arc<PeerState>, entry: &Arc<RemoteEntry>) -> Result<(), NotBegun> {
+        match peer.import_elsewhere(entry, |job| self.env.run_blocking(peer.process.id(), job)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                tracing::warn!(peer = %peer.name, region = entry.news.label, %error, "a peer's region cannot be reached");
+                Err(NotBegun::Ever(Cause::NoPath))
+            }
+            None => Err(NotBegun::Yet(Waits::ForMemory)),
+        }
+    }
+
     fn begin_move(&self, peer: &Arc<PeerState>, moving: &Moving) -> Result<Key, NotBegun> {
         let plan = |local: &RegionRef, remote: &RegionRef| {
             let gone = |cause| NotBegun::Ever(cause);
             let local = self.registry.resolve(local.region, local.generation).map_err(|_| gone(Cause::RevokedHere))?;
             let entry = peer.entry_of(remote.region, remote.generation).ok_or(gone(Cause::RevokedByPeer))?;
+            self.map_elsewhere(peer, &entry)?;
             Ok(PlanBuilder::new(moving.direction).between_parts(self, &local, peer, &entry))
         };
         let plan = match &moving.spans {
