@@ -11,11 +11,11 @@ use penstock_session::PeerKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waits {
     /// As many transfers are under way as there may be: until then nobody else can begin either.
-    ForRoom,
+    Room,
     /// Its peer has a region of which this engine has not heard yet.
-    ForNews,
+    News,
     /// Memory of its peer is being mapped.
-    ForMemory,
+    Mapping,
 }
 
 /// Where one stands: urgent ones first, then in the order in which they came. Names say nothing of that.
@@ -42,7 +42,7 @@ impl<T> HeldUp<T> {
 
     /// One has to wait.
     pub(super) fn hold(&mut self, id: MoveId, is_urgent: bool, peer: PeerKey, what: T, waits: Waits) {
-        self.is_full |= waits == Waits::ForRoom;
+        self.is_full |= waits == Waits::Room;
         let place = (!is_urgent, self.came);
         self.came += 1;
         self.places.insert(id, place);
@@ -72,8 +72,8 @@ impl<T> HeldUp<T> {
                     self.places.remove(id);
                     self.waiting.remove(&place);
                 }
-                Err(Waits::ForNews | Waits::ForMemory) => waited_for.push(*peer),
-                Err(Waits::ForRoom) => return self.is_full = true,
+                Err(Waits::News | Waits::Mapping) => waited_for.push(*peer),
+                Err(Waits::Room) => return self.is_full = true,
             }
         }
     }
@@ -98,7 +98,7 @@ mod tests {
     /// So many of one peer, each its own number.
     fn held(count: u64) -> HeldUp<u64> {
         let mut held = HeldUp::default();
-        (0..count).for_each(|id| held.hold(MoveId(id), false, peer(1), id, Waits::ForRoom));
+        (0..count).for_each(|id| held.hold(MoveId(id), false, peer(1), id, Waits::Room));
         held
     }
 
@@ -114,7 +114,7 @@ mod tests {
                 tried += 1;
                 room -= 1;
                 if room < 0 {
-                    return Err(Waits::ForRoom);
+                    return Err(Waits::Room);
                 }
                 begun.push(id.0);
                 Ok(())
@@ -128,7 +128,7 @@ mod tests {
     fn names_that_begin_anew_do_not_overtake() {
         let mut held = HeldUp::default();
         let names = [7, 9, 0, 3];
-        names.iter().for_each(|&id| held.hold(MoveId(id), false, peer(1), id, Waits::ForRoom));
+        names.iter().for_each(|&id| held.hold(MoveId(id), false, peer(1), id, Waits::Room));
         assert!(held.stop(MoveId(9)) && !held.stop(MoveId(9)));
         let mut begun = Vec::new();
         held.begin(|id, _, _| {
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn urgent_ones_go_first_and_one_that_is_stopped_does_not_go() {
         let mut held = held(3);
-        held.hold(MoveId(7), true, peer(1), 7, Waits::ForRoom);
+        held.hold(MoveId(7), true, peer(1), 7, Waits::Room);
         assert!(held.stop(MoveId(1)) && !held.stop(MoveId(1)));
         let mut begun = Vec::new();
         held.begin(|id, _, what| {
@@ -150,7 +150,7 @@ mod tests {
             Ok(())
         });
         assert_eq!((begun, held.is_empty(), held.is_full()), (vec![7, 0, 2], true, false));
-        held.hold(MoveId(9), false, peer(1), 9, Waits::ForRoom);
+        held.hold(MoveId(9), false, peer(1), 9, Waits::Room);
         assert!(held.stop(MoveId(9)) && !held.is_full(), "nobody waits for room any more");
     }
 
@@ -158,13 +158,13 @@ mod tests {
     fn who_waits_for_news_holds_up_its_own_peer_only() {
         let mut held = HeldUp::default();
         for (id, peer_index) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
-            held.hold(MoveId(id), false, peer(peer_index), (), Waits::ForNews);
+            held.hold(MoveId(id), false, peer(peer_index), (), Waits::News);
         }
         assert!(!held.is_full());
         let mut tried = Vec::new();
         held.begin(|id, of, ()| {
             tried.push(id.0);
-            if of == peer(1) { Err(Waits::ForNews) } else { Ok(()) }
+            if of == peer(1) { Err(Waits::News) } else { Ok(()) }
         });
         assert_eq!(tried, [1, 2, 4]);
         tried.clear();

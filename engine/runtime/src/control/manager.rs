@@ -68,7 +68,7 @@ enum NotBegun {
 impl NotBegun {
     fn of_plan(error: &PlanError) -> Self {
         match error {
-            PlanError::Region(RegionError::NewsUnderWay { .. }) => Self::Yet(Waits::ForNews),
+            PlanError::Region(RegionError::NewsUnderWay { .. }) => Self::Yet(Waits::News),
             PlanError::Region(RegionError::Renewed { .. }) => Self::Ever(Cause::MemoryRenewed),
             PlanError::Region(RegionError::Stale { .. }) => Self::Ever(Cause::RevokedByPeer),
             PlanError::Region(RegionError::Call(cause)) => Self::Ever(*cause),
@@ -79,7 +79,7 @@ impl NotBegun {
 
     fn of_submit(error: &SubmitError) -> Self {
         match error {
-            SubmitError::Full { .. } => Self::Yet(Waits::ForRoom),
+            SubmitError::Full { .. } => Self::Yet(Waits::Room),
             SubmitError::Draining { cause, .. } | SubmitError::PeerGone { cause, .. } | SubmitError::Call(cause) => {
                 Self::Ever(*cause)
             }
@@ -255,7 +255,7 @@ impl<E: Env> Control<E> {
     fn begin_move(&mut self, id: MoveId, peer: PeerKey, moving: Moving) {
         // Whoever waits for room is not overtaken.
         let is_full = self.under_way.held_up.is_full();
-        let begun = if is_full { Err(Waits::ForRoom) } else { self.try_move(id, peer, &moving) };
+        let begun = if is_full { Err(Waits::Room) } else { self.try_move(id, peer, &moving) };
         if let Err(waits) = begun {
             self.under_way.held_up.hold(id, moving.urgency == Urgency::Urgent, peer, moving, waits);
         }
@@ -373,7 +373,7 @@ impl<E: Env> Shared<E> {
                 tracing::warn!(peer = %peer.name, region = entry.news.label, %error, "a peer's region cannot be reached");
                 Err(NotBegun::Ever(Cause::NoPath))
             }
-            None => Err(NotBegun::Yet(Waits::ForMemory)),
+            None => Err(NotBegun::Yet(Waits::Mapping)),
         }
     }
 
