@@ -703,7 +703,8 @@ impl PeerState {
         run: impl FnOnce(Box<dyn FnOnce() + Send>),
     ) -> Option<Result<(), ImportError>> {
         // Locked means that somebody maps it at this moment.
-        let has_nothing_to_map = || entry.fds.try_lock().is_ok_and(|fds| fds.is_none());
+        let has_none = |fds: &Option<KeptFds>| fds.as_ref().is_none_or(|kept| kept.fds().is_empty());
+        let has_nothing_to_map = || entry.fds.try_lock().is_ok_and(|fds| has_none(&fds));
         if entry.memory.get().is_some() || has_nothing_to_map() {
             return Some(Ok(()));
         }
