@@ -147,7 +147,6 @@ fn measure(plan: &Plan, peer: &Peer<SystemEnv>, ask: Ask, mut after: impl FnMut(
     Measured { allocations: COUNTED.load(Ordering::Relaxed), transfers }
 }
 
-/// A plan of one unit, one of several, and one that reads.
 /// A thread that closes what the peer has passed begins and ends by itself.
 fn let_threads_end() {
     let threads = || std::fs::read_dir("/proc/self/task").expect("the process has threads").count();
@@ -158,6 +157,7 @@ fn let_threads_end() {
     }
 }
 
+/// A plan of one unit, one of several, and one that reads.
 fn plans(near: &LocalRegion<SystemEnv>, far: &RemoteRegion<SystemEnv>) -> [(&'static str, Plan); 3] {
     let few: Vec<(u32, u32)> = (0..8).map(|block| (block, 15 - block)).collect();
     let many: Vec<(u32, u32)> = (0..128).map(|block| (block, 127 - block)).collect();

@@ -260,12 +260,12 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// As it goes over a stream.
+    /// Writes it as it goes over a stream, the bits first.
     pub fn to_bytes(self) -> [u8; TRAILER_BYTES] {
         (u128::from(self.spoiled) | u128::from(self.revision) << 64).to_le_bytes()
     }
 
-    /// As it came.
+    /// Reads what stands behind payload: any bytes are one.
     pub fn of(bytes: [u8; TRAILER_BYTES]) -> Self {
         let both = u128::from_le_bytes(bytes);
         Self { spoiled: both as u64, revision: (both >> 64) as u64 }
