@@ -106,6 +106,7 @@ impl<E: Env> Pending<E> {
         self.engine.shared.slots.get(self.key).expect("a handle holds its slot")
     }
 
+    #[inline]
     fn poll(&self) -> Option<Result<Completed, Fault>> {
         self.slot().outcome().map(|outcome| self.read(outcome))
     }

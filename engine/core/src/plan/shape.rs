@@ -233,7 +233,8 @@ impl Shape {
 
     /// As many units from this one on as can be moved as one, at most `most`; and how many they are. Long runs
     /// that were cut into units are whole again as far as they lie in it.
-    #[inline]
+    // As [`Unit::range`].
+    #[inline(always)]
     pub fn unit_range(&self, number: u64, most: u64) -> Option<(Unit<'_>, u64)> {
         let index = match self.sections.len() {
             1 => 0,

@@ -116,7 +116,8 @@ pub struct Unit<'a> {
 impl<'a> Unit<'a> {
     /// The units of a section from this number on, which is less than the section's units, as far as they lie
     /// side by side in one row or are whole rows, at most `most` of them, as one; and how many they are.
-    #[inline]
+    // A call of its own costs two instructions a block of 16 KiB: whether it is one must not depend on what else its callers hold.
+    #[inline(always)]
     pub(super) fn range(section: &'a Section, index: usize, number: u64, most: u64) -> (Self, u64) {
         let rows = section.rows();
         match &section.cuts {
