@@ -153,6 +153,26 @@ pub trait Reactor: Send {
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
+/// What somebody else does who may be kept waiting.
+pub enum BlockingJob {
+    Once(Box<dyn FnOnce() + Send>),
+    /// Asked for again and again, without an allocation for each.
+    Again(Arc<dyn Fn() + Send + Sync>),
+}
+
+impl BlockingJob {
+    pub fn once(job: impl FnOnce() + Send + 'static) -> Self {
+        Self::Once(Box::new(job))
+    }
+
+    pub fn run(self) {
+        match self {
+            Self::Once(job) => job(),
+            Self::Again(job) => job(),
+        }
+    }
+}
+
 /// Time, randomness, threads and sockets.
 pub trait Env: Clone + Send + Sync + 'static {
     type Stream: Stream + 'static;
@@ -171,7 +191,7 @@ pub trait Env: Clone + Send + Sync + 'static {
     fn listen(&self, address: &Address) -> io::Result<Self::Listener>;
 
     /// Has this done by somebody who may be kept waiting by the process with this id (zero: by one without), for as long as that likes. Nobody else waits.
-    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>);
+    fn run_blocking(&self, process: u32, job: BlockingJob);
 
     /// Where a file may be made for a moment that only this user's processes can open, for the engine that listens at this path.
     fn place_beside(&self, socket: &Path) -> PathBuf {
@@ -212,7 +232,7 @@ pub trait TransportEnv: Send + Sync {
     fn random(&self) -> u64;
 
     /// As [`Env::run_blocking`].
-    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>);
+    fn run_blocking(&self, process: u32, job: BlockingJob);
 }
 
 impl<E: Env> TransportEnv for E {
@@ -224,7 +244,7 @@ impl<E: Env> TransportEnv for E {
         Env::random(self)
     }
 
-    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>) {
+    fn run_blocking(&self, process: u32, job: BlockingJob) {
         Env::run_blocking(self, process, job);
     }
 }

@@ -1,16 +1,17 @@
 //! Calls that may wait for another process: each process that somebody may have to wait for has one thread for them, made when it is needed and
-//! gone when there is nothing more to do. Nobody waits for such a thread, neither who gave it the call, nor the end of an engine.
+//! gone soon after there is nothing more to do. Nobody waits for such a thread, neither who gave it the call, nor the end of an engine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_core::budget::BudgetShare;
+use penstock_core::env::BlockingJob;
 
 use crate::error::MemoryError;
 use crate::fork::Maker;
@@ -23,7 +24,8 @@ const SOON_FREED_BYTES: u64 = 256 << 20;
 const CLOGGED_JOBS: usize = 1024;
 const CLOGGED_FOR: Duration = Duration::from_secs(1);
 
-type Job = Box<dyn FnOnce() + Send>;
+/// How long a thread that has nothing to do waits for more: to make one takes longer than most calls.
+const LINGER: Duration = Duration::from_millis(20);
 
 /// Where calls go that may wait for one process.
 #[derive(Clone, Debug)]
@@ -33,11 +35,13 @@ struct Queue {
     process: u32,
     maker: Maker,
     state: Mutex<State>,
+    /// For the thread, where it has nothing to do.
+    news: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<BlockingJob>,
     has_thread: bool,
     /// When the call began that is under way.
     begun: Option<Instant>,
@@ -55,7 +59,8 @@ impl std::fmt::Debug for Queue {
 impl BlockingCalls {
     /// That of the process with this id; zero: of one whose id is not known, and who shares it with nobody.
     pub fn of(process: u32) -> Self {
-        let make = || Arc::new(Queue { process, maker: Maker::this_process(), state: Mutex::default() });
+        let make =
+            || Arc::new(Queue { process, maker: Maker::this_process(), state: Mutex::default(), news: Condvar::new() });
         if process == 0 {
             return Self(make());
         }
@@ -72,14 +77,19 @@ impl BlockingCalls {
 
     /// Has it done in the order in which it is asked for. Where the system gives no thread it is done when there is one for a later call.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.run_job(BlockingJob::once(job));
+    }
+
+    /// As [`BlockingCalls::run`].
+    pub fn run_job(&self, job: BlockingJob) {
         // The threads are the parent's, and so is what the call would end.
         if self.0.maker.is_ancestor() {
-            return job();
+            return job.run();
         }
         let mut state = self.0.state();
-        state.jobs.push_back(Box::new(job));
+        state.jobs.push_back(job);
         if state.has_thread {
-            return;
+            return self.0.news.notify_one();
         }
         let queue = Arc::clone(&self.0);
         let thread = thread::Builder::new().name(format!("penstock-p{}", queue.process));
@@ -109,7 +119,7 @@ impl Drop for Queue {
             return;
         }
         let jobs = ManuallyDrop::new(jobs);
-        let all = move || ManuallyDrop::into_inner(jobs).into_iter().for_each(|job| job());
+        let all = move || ManuallyDrop::into_inner(jobs).into_iter().for_each(BlockingJob::run);
         if thread::Builder::new().spawn(all).is_err() {
             tracing::warn!("no thread for what may wait for a peer: it is never done");
         }
@@ -124,13 +134,18 @@ impl Queue {
     fn work(&self) {
         loop {
             let mut state = self.state();
+            if state.jobs.is_empty() {
+                state.begun = None;
+                let waited = self.news.wait_timeout_while(state, LINGER, |state| state.jobs.is_empty());
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
             let Some(job) = state.jobs.pop_front() else {
-                (state.has_thread, state.begun) = (false, None);
+                state.has_thread = false;
                 return;
             };
             state.begun = Some(Instant::now());
             drop(state);
-            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| job.run())).is_err() {
                 tracing::error!("a call for a peer has panicked");
             }
         }

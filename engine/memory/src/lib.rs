@@ -45,6 +45,8 @@ pub mod renew;
 pub mod segment;
 mod share;
 pub mod window;
+#[cfg(any(test, feature = "withheld"))]
+pub mod withheld;
 
 pub use blocking::{BlockingCalls, PassedFd};
 pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeError};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use penstock_core::address::AddressIndex;
 use penstock_core::budget::PeerBudget;
+use penstock_core::env::BlockingJob;
 use penstock_core::limits::COUNTERS_MAX;
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
 use penstock_memory::{MemoryError, PassedFd, ProcessWatch};
@@ -700,7 +701,7 @@ impl PeerState {
     pub(crate) fn import_elsewhere(
         self: &Arc<Self>,
         entry: &Arc<RemoteEntry>,
-        run: impl FnOnce(Box<dyn FnOnce() + Send>),
+        run: impl FnOnce(BlockingJob),
     ) -> Option<Result<(), ImportError>> {
         // Locked means that somebody maps it at this moment.
         let has_none = |fds: &Option<KeptFds>| fds.as_ref().is_none_or(|kept| kept.fds().is_empty());
@@ -715,7 +716,7 @@ impl PeerState {
             return None;
         }
         let (peer, ends) = (Arc::clone(self), EndsElsewhere { entry: Arc::clone(entry), ended: None });
-        run(Box::new(move || {
+        run(BlockingJob::once(move || {
             let mut ends = ends;
             ends.ended = Some(peer.import(&ends.entry).map(drop));
         }));

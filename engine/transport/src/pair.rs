@@ -26,7 +26,7 @@ impl Pair {
     pub fn of_host(caps: &Caps, local: &Memory, remote: &RemoteMemory) -> Option<Self> {
         let (is_synchronous, units_at_once) = match remote {
             RemoteMemory::Mapped(_) => (true, UNITS_AT_ONCE),
-            RemoteMemory::ProcessVm(_) => (true, UNITS_AT_ONCE_BY_KERNEL),
+            RemoteMemory::ProcessVm(_) => (false, UNITS_AT_ONCE_BY_KERNEL),
             RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) => (false, UNITS_AT_ONCE),
             RemoteMemory::Device(_) | RemoteMemory::Staged(_) => return None,
         };

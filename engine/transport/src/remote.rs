@@ -12,7 +12,7 @@ pub enum RemoteMemory {
     Mapped(Window),
     /// It is a device's that this process has: the device copies.
     Device(DeviceWindow),
-    /// It is another process's own: the kernel copies, in a system call of this processor.
+    /// It is another process's own: the kernel copies, in a system call of a thread that may wait for that process.
     ProcessVm(ProcessVmMemory),
     /// Its owner's worker moves the bytes, on request: through bounce slots on one host, over a stream between hosts.
     TargetMediated(TargetMediatedMemory),

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
-use penstock::env::{Address, Credentials};
+use penstock::env::{Address, BlockingJob, Credentials};
 use penstock::system::{SystemListener, SystemReactor, SystemStream};
 
 use penstock::transport::Transport;
@@ -50,7 +50,7 @@ impl Env for Severing {
         SystemEnv.random()
     }
 
-    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>) {
+    fn run_blocking(&self, process: u32, job: BlockingJob) {
         Env::run_blocking(&SystemEnv, process, job);
     }
 

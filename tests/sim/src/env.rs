@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use penstock::Timestamp;
-use penstock::env::{Address, Credentials, Env, Listener, Reactor, Stream, Waker};
+use penstock::env::{Address, BlockingJob, Credentials, Env, Listener, Reactor, Stream, Waker};
 
 use crate::network::{EndId, Party};
 use crate::random::Random;
@@ -129,8 +129,8 @@ impl Env for SimEnv {
     }
 
     /// Nothing is slow in here.
-    fn run_blocking(&self, _: u32, job: Box<dyn FnOnce() + Send>) {
-        job();
+    fn run_blocking(&self, _: u32, job: BlockingJob) {
+        job.run();
     }
 
     /// There are no folders in here: a real one, where each thread has one file at a time.

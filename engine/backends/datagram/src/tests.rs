@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use penstock_core::env::TransportEnv;
+use penstock_core::env::{BlockingJob, TransportEnv};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, NoteId, Rights, Span, Timestamp};
 use penstock_datagram::wire::Packet;
@@ -66,8 +66,8 @@ impl TransportEnv for Model {
         wire.randoms.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    fn run_blocking(&self, _: u32, job: Box<dyn FnOnce() + Send>) {
-        job();
+    fn run_blocking(&self, _: u32, job: BlockingJob) {
+        job.run();
     }
 }
 

@@ -107,6 +107,7 @@ fn join(ours: Ours, here: LocalEnd, there: RemoteEnd, blob: &[u8]) -> Result<Lin
         hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming: ours.handles }),
         bounce: None,
         devices: ours.devices.as_ref(),
+        kernel: None,
     })?;
     let registrar =
         LocalRegistrar { ours: ours.regions, theirs: parcel.regions, devices: ours.devices, _deposit: ours.deposit };

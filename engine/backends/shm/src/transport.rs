@@ -8,7 +8,7 @@ use penstock_core::budget::Budget;
 use penstock_core::env::TransportEnv;
 use penstock_memory::{MemoryError, ProbeWords, Registry, Trial, WhyNot};
 use penstock_transport::host::bounce::{Banks, BounceParts};
-use penstock_transport::host::{CopyLane, CopyLaneParts, EngineSegments, InboundRings};
+use penstock_transport::host::{BlockingRun, CopyLane, CopyLaneParts, EngineSegments, InboundRings};
 use penstock_transport::link::Offering;
 use penstock_transport::{Caps, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, Transport, Trust};
 
@@ -44,6 +44,11 @@ impl ShmTransport {
         let doors = Doors::open(&segments, place)?;
         Ok(Self { env, segments, registry, process_vm, doors, mapped })
     }
+}
+
+/// Makes calls where those of this process may wait.
+fn blocking_run(env: Arc<dyn TransportEnv>, process: u32) -> BlockingRun {
+    Arc::new(move |job| env.run_blocking(process, job))
 }
 
 impl Transport for ShmTransport {
@@ -93,6 +98,7 @@ impl Transport for ShmTransport {
                 hand_overs: None,
                 bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
                 devices: None,
+                kernel: process_vm.then(|| blocking_run(Arc::clone(&env), there.watch.id())),
             })?;
             let process = match process_vm {
                 true => Trial::begin(&there.watch, probe_words, |job| env.run_blocking(there.watch.id(), job)),

@@ -18,6 +18,8 @@ pub mod trial;
 pub mod why;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use penstock_core::{Direction, Span};
 
@@ -29,12 +31,16 @@ use crate::copy::CopyError;
 use crate::process::{ProcessWatch, Unseen};
 use crate::window::Window;
 
+/// A call for a process that has been under way for so long keeps others from being made behind it.
+const STALLED_AFTER: Duration = Duration::from_millis(500);
+
 /// Another process whose memory this one has been seen to reach, in both directions.
 #[derive(Debug)]
 pub struct ForeignProcess {
     pid: i32,
     watch: Arc<ProcessWatch>,
     probe_words: ProbeWords,
+    has_stalled: AtomicBool,
 }
 
 impl ForeignProcess {
@@ -61,12 +67,34 @@ impl ForeignProcess {
         if watch.is_dead() {
             return Err(WhyNot::Gone);
         }
-        Ok(Arc::new(Self { pid, watch: Arc::clone(watch), probe_words }))
+        Ok(Arc::new(Self { pid, watch: Arc::clone(watch), probe_words, has_stalled: AtomicBool::new(false) }))
     }
 
     /// Whether the process has not ended.
     pub fn is_alive(&self) -> bool {
         !self.watch.is_dead()
+    }
+
+    /// A call on its memory had not come back when it had to: none is made any more that could be made by its owner.
+    pub fn stall(&self) {
+        // SYNC process-stalled: pairs with is_stalled(), which needs no more than to see it some time.
+        if !self.has_stalled.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                pid = self.pid,
+                "the memory of a process does not answer: its owner is asked to copy from now on"
+            );
+        }
+    }
+
+    /// Whether a call on its memory has not come back when it had to.
+    pub fn has_stalled(&self) -> bool {
+        // SYNC process-stalled: pairs with stall().
+        self.has_stalled.load(Ordering::Relaxed)
+    }
+
+    /// The same, or one that is under way keeps others waiting now.
+    pub fn is_stalled(&self) -> bool {
+        self.has_stalled() || self.watch.blocking().is_stuck(STALLED_AFTER)
     }
 
     /// Whether the id still means the process, and the process still runs the program that made the offer.

@@ -5,6 +5,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use penstock_core::env::BlockingJob;
+
 use super::{ForeignProcess, ProbeWords, WhyNot};
 use crate::process::ProcessWatch;
 
@@ -44,15 +46,11 @@ impl Trial {
 
     /// Tries it by `run`, which has it done by somebody who may be kept waiting, and waits a moment for the answer; not if that process
     /// keeps somebody waiting already.
-    pub fn begin(
-        watch: &Arc<ProcessWatch>,
-        probe_words: ProbeWords,
-        run: impl FnOnce(Box<dyn FnOnce() + Send>),
-    ) -> Self {
+    pub fn begin(watch: &Arc<ProcessWatch>, probe_words: ProbeWords, run: impl FnOnce(BlockingJob)) -> Self {
         let trial = Self(Arc::default());
         let (is_stuck, (tell, hear)) = (watch.blocking().is_stuck(ANSWER_WITHIN), channel());
         let (watch, answer) = (Arc::clone(watch), Arc::clone(&trial.0));
-        run(Box::new(move || {
+        run(BlockingJob::once(move || {
             // Nobody else sets it.
             let _ = answer.set(ForeignProcess::reach(&watch, probe_words));
             let _ = tell.send(());
@@ -63,9 +61,13 @@ impl Trial {
         trial
     }
 
-    /// The process, if its memory can be reached; until that is known, that it is not.
+    /// The process, if its memory can be reached; until that is known, that it is not, nor once it does not answer any more.
     pub fn answer(&self) -> Result<&Arc<ForeignProcess>, WhyNot> {
-        self.0.get().map_or(Err(WhyNot::NotAnswered), |answer| answer.as_ref().map_err(|why| *why))
+        match self.0.get() {
+            None => Err(WhyNot::NotAnswered),
+            Some(Ok(process)) if process.has_stalled() => Err(WhyNot::Stalled),
+            Some(answer) => answer.as_ref().map_err(|why| *why),
+        }
     }
 
     /// Whether the answer is known.
@@ -76,74 +78,20 @@ impl Trial {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
     use super::*;
-
-    const PAGE: usize = 4096;
-
-    /// A page that is given to whoever touches it when this says so, and not before.
-    struct Withheld {
-        page: *mut libc::c_void,
-        giver: OwnedFd,
-    }
-
-    impl Withheld {
-        /// None where this process may not withhold pages from the kernel.
-        fn new() -> Option<Self> {
-            const API: u64 = 0xc018_aa3f;
-            const REGISTER: u64 = 0xc020_aa00;
-            const MISSING: u64 = 1;
-            // SAFETY: asks for a descriptor; no memory of this process is named.
-            let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
-            let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-            // SAFETY: the kernel has just made it for this call.
-            let giver = unsafe { OwnedFd::from_raw_fd(fd) };
-            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: a fresh mapping at an address of the kernel's choice.
-            let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) };
-            assert_ne!(page, libc::MAP_FAILED);
-            let mut api = [0xaa_u64, 0, 0];
-            let mut register = [page.expose_provenance() as u64, PAGE as u64, MISSING, 0];
-            // SAFETY: both structures are as long as the calls say, and live.
-            let asked = unsafe {
-                (libc::ioctl(fd, API as _, api.as_mut_ptr()), libc::ioctl(fd, REGISTER as _, register.as_mut_ptr()))
-            };
-            assert_eq!(asked, (0, 0));
-            Some(Self { page, giver })
-        }
-
-        fn words(&self) -> ProbeWords {
-            let place = self.page.expose_provenance() as u64;
-            ProbeWords { probe: place, value: 7, scratch: place }
-        }
-
-        /// Gives it, full of zeros.
-        fn give(&self) {
-            const ZERO_PAGE: u64 = 0xc020_aa04;
-            let mut range = [self.page.expose_provenance() as u64, PAGE as u64, 0, 0];
-            // SAFETY: the structure is as long as the call says, and lives; the page is this mapping's.
-            let given = unsafe { libc::ioctl(self.giver.as_raw_fd(), ZERO_PAGE as _, range.as_mut_ptr()) };
-            assert_eq!(given, 0);
-        }
-    }
+    use crate::withheld::Withheld;
 
     #[test]
     fn memory_that_does_not_answer_keeps_nobody_waiting() {
-        let Some(withheld) = Withheld::new() else {
-            if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
-                let mut notes = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-                let why =
-                    "memory_that_does_not_answer_keeps_nobody_waiting: needs root, or vm.unprivileged_userfaultfd=1";
-                writeln!(notes, "{why}").unwrap();
-            }
+        let Some(withheld) = Withheld::new(4096, "memory_that_does_not_answer_keeps_nobody_waiting") else {
             return;
         };
+        let place = withheld.base().expose_provenance() as u64;
+        let words = ProbeWords { probe: place, value: 7, scratch: place };
         let watch = Arc::new(ProcessWatch::Ourselves);
-        let begin = |words| Trial::begin(&watch, words, |job| watch.blocking().run(job));
+        let begin = |words| Trial::begin(&watch, words, |job| watch.blocking().run_job(job));
         let begun = Instant::now();
-        let slow = begin(withheld.words());
+        let slow = begin(words);
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         assert_eq!((slow.answer().unwrap_err(), slow.is_over()), (WhyNot::NotAnswered, false));
         // Nobody waits a second time for a process that keeps somebody waiting.

@@ -53,6 +53,11 @@ pub enum WhyNot {
          are built once it has are moved by process_vm"
     )]
     NotAnswered,
+    /// A call on its memory has not come back.
+    #[error(
+        "the peer's memory has not answered in time: it lies in a slow file, or is served by a process that does not answer; connect again to have it tried again"
+    )]
+    Stalled,
     /// The process is gone.
     #[error("the peer's process is gone")]
     Gone,

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use penstock_core::Timestamp;
-use penstock_core::env::{Address, Credentials, Env};
+use penstock_core::env::{Address, BlockingJob, Credentials, Env};
 use penstock_memory::BlockingCalls;
 use penstock_memory::fork::PerProcess;
 use rustix::thread::CpuSet;
@@ -34,8 +34,8 @@ impl Env for SystemEnv {
         Timestamp::from_ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
     }
 
-    fn run_blocking(&self, process: u32, job: Box<dyn FnOnce() + Send>) {
-        BlockingCalls::of(process).run(job);
+    fn run_blocking(&self, process: u32, job: BlockingJob) {
+        BlockingCalls::of(process).run_job(job);
     }
 
     fn random(&self) -> u64 {

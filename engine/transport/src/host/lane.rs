@@ -7,12 +7,13 @@ use crossbeam_queue::ArrayQueue;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, NoteId};
-use penstock_memory::{Memory, ProcessVmError, ProcessVmMemory, Window, copy, process_vm};
+use penstock_memory::{Memory, ProcessVmMemory, Window, copy};
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{ReadyBits, RingLine, SharedRange};
 
 use super::bells::Bell;
 use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
+use super::kernel_copies::{BlockingRun, KernelCopies};
 use super::rings::{InboundRings, OutboundRing, RingOf, outbound};
 use super::segments::{EngineSegments, PeerSegments};
 use crate::device::{DeviceLane, Devices};
@@ -50,6 +51,8 @@ pub struct CopyLaneParts<'a> {
     pub bounce: Option<BounceParts>,
     /// The devices of this process, if it has any.
     pub devices: Option<&'a Arc<dyn Devices>>,
+    /// Who makes calls that may wait for the peer, where the kernel copies to it.
+    pub kernel: Option<BlockingRun>,
 }
 
 /// The queues beside the rings of a session.
@@ -114,6 +117,7 @@ pub struct CopyLane {
     inbound: Vec<Inbound>,
     handles: Option<HandOvers>,
     bounce: Option<Box<Bounce>>,
+    kernel: Option<Box<KernelCopies>>,
     lines: Box<[RingLine; NOTE_LINES_MAX]>,
     payload: Box<[u8; NOTE_BYTES_MAX]>,
 }
@@ -131,6 +135,7 @@ impl CopyLane {
             hand_overs,
             bounce,
             devices,
+            kernel,
         } = parts;
         let dealt = inbound.deal(segments.workers());
         let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
@@ -160,6 +165,10 @@ impl CopyLane {
                 handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.outgoing[worker])),
                 bounce: bounce.as_ref().map(|parts| {
                     Box::new(Bounce::new(parts, peer_segments, index_at_peer as usize, worker, segments.workers()))
+                }),
+                kernel: kernel.as_ref().map(|run| {
+                    let woken = (segments.ringer(1 + worker), segments.mailbox.view().ready(worker));
+                    Box::new(KernelCopies::new(run, &segments.owner_state, (peer_index, worker), woken))
                 }),
                 lines: Box::new([RingLine::default(); NOTE_LINES_MAX]),
                 payload: Box::new([0; NOTE_BYTES_MAX]),
@@ -233,6 +242,29 @@ impl CopyLane {
         Ok(Posted::Accepted(spans))
     }
 
+    /// Has the kernel copy in a thread that may wait for the peer; where that waits already, the peer is asked to copy.
+    #[cold]
+    #[inline(never)]
+    fn post_kernel(
+        &mut self,
+        batch: &Batch<'_>,
+        local: &Window,
+        remote: &ProcessVmMemory,
+    ) -> Result<Posted, PostError> {
+        if remote.process().is_stalled() {
+            let mediated = TargetMediatedMemory { key: batch.remote_region, bytes: remote.bytes() };
+            return self.post_bounce(batch, &mediated);
+        }
+        let Some(kernel) = &mut self.kernel else {
+            return Err(PostError::Fault(LaneFault(Cause::NoPath)));
+        };
+        let (ours, theirs) = (&self.segments, &self.peer_segments);
+        self.touch.enter();
+        let accepted = kernel.post(batch, (local, remote), || revisions(ours, theirs));
+        self.touch.leave();
+        accepted.map(Posted::Accepted)
+    }
+
     /// Gives the batch to a device, which has both memories until it has copied.
     #[cold]
     #[inline(never)]
@@ -263,6 +295,13 @@ impl CopyLane {
         let ended = devices.collect(events);
         (0..ended).for_each(|_| self.touch.released());
         devices.is_busy()
+    }
+
+    /// Returns whether the kernel has anything left.
+    fn collect_from_kernel(&mut self, events: &mut dyn LaneEvents) -> bool {
+        let Some(kernel) = &mut self.kernel else { return false };
+        kernel.collect(events);
+        kernel.is_busy()
     }
 
     /// Takes records of one inbound ring. Returns whether there may be more.
@@ -320,21 +359,6 @@ fn copy_mapped(batch: &Batch<'_>, local: &Window, remote: &Window) -> Result<Pos
         .map_err(|_| PostError::OutOfBounds)
 }
 
-/// The kernel copies while the hazard is up, as this processor would.
-#[inline(never)]
-fn copy_process_vm(batch: &Batch<'_>, local: &Window, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
-    process_vm::scatter(local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
-        if let ProcessVmError::Refused(_) = error {
-            return PostError::OutOfBounds;
-        }
-        tracing::warn!(%error, "memory of another process was not reached");
-        match error {
-            ProcessVmError::Gone { .. } => PostError::Refused(Cause::PeerLost),
-            _ => PostError::Refused(Cause::MemoryGone),
-        }
-    })
-}
-
 impl Lane for CopyLane {
     #[inline]
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
@@ -342,9 +366,7 @@ impl Lane for CopyLane {
             (Memory::Host(local), RemoteMemory::Mapped(remote)) => {
                 self.copy(batch, |batch| copy_mapped(batch, local, remote))
             }
-            (Memory::Host(local), RemoteMemory::ProcessVm(remote)) => {
-                self.copy(batch, |batch| copy_process_vm(batch, local, remote))
-            }
+            (Memory::Host(local), RemoteMemory::ProcessVm(remote)) => self.post_kernel(batch, local, remote),
             (_, RemoteMemory::TargetMediated(memory)) => self.post_bounce(batch, memory),
             (_, RemoteMemory::Device(_)) | (Memory::Device(_), RemoteMemory::Mapped(_)) => self.post_device(batch),
             (_, RemoteMemory::Rdma(_) | RemoteMemory::Staged(_)) | (Memory::Device(_), RemoteMemory::ProcessVm(_)) => {
@@ -401,12 +423,16 @@ impl Lane for CopyLane {
             }
             return cancelled;
         }
+        if let Some(cancelled) = self.kernel.as_mut().and_then(|kernel| kernel.cancel_op(completion_id)) {
+            return cancelled;
+        }
         self.bounce.as_mut().map_or(CancelledOp::Quiesced, |bounce| bounce.outgoing.cancel_op(completion_id))
     }
 
     fn drain(&mut self, events: &mut dyn LaneEvents) -> bool {
+        let is_kernel_busy = self.collect_from_kernel(events);
         // What a device has lost is held for ever.
-        !self.collect_from_devices(events) && !self.touch.is_held()
+        !self.collect_from_devices(events) && !self.touch.is_held() && !is_kernel_busy
     }
 
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
@@ -415,6 +441,7 @@ impl Lane for CopyLane {
             more |= self.poll_ring(index, events)?;
         }
         self.collect_from_devices(events);
+        self.collect_from_kernel(events);
         if let Some(bounce) = &mut self.bounce {
             more |= bounce.outgoing.collect(&self.segments, &mut self.touch, events)?;
             more |= bounce.incoming.serve(&self.segments, &mut self.touch)?;

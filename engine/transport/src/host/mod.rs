@@ -11,6 +11,7 @@
 mod bells;
 pub mod bounce;
 mod held_pages;
+mod kernel_copies;
 mod lane;
 mod lookup;
 mod mailbox;
@@ -20,6 +21,7 @@ mod segments;
 
 pub use bells::{Bell, OwnBell, silence};
 pub use held_pages::{HeldPages, OlderPages, PageHold};
+pub use kernel_copies::BlockingRun;
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::check_against;
 pub use lookup::{LastRegion, WithdrawalConflict, check_withdrawals};

@@ -88,11 +88,13 @@ fn hazard_offset(workers: usize, peer_index: u32, worker: usize, whose: HazardOf
     hazards_offset(workers) + (peer_index as usize * workers + worker) * LINE_BYTES + whose as usize
 }
 
-/// The two hazards of a worker and a peer lie in one line, at these bytes of it.
+/// The hazards of a worker and a peer lie in one line, at these bytes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HazardOf {
     /// The lane's.
     Lane = 0,
+    /// Of copies that the kernel makes for it into and out of a peer's memory: only the peer looks at it, as this engine's own pages are counted.
+    Kernel = 16,
     /// Of devices that copy for it into and out of staging memory, which only the owner itself looks at.
     Staging = 32,
 }
@@ -182,6 +184,11 @@ impl OwnerState {
         // In this order: what the call has left is seen once it is over.
         activity.worker.as_ref().is_none_or(|worker| self.view.has_finished(worker))
             && activity.pages.as_ref().is_none_or(OlderPages::are_back)
+    }
+
+    /// The hazard that is raised while the kernel has the peer's memory for that lane. As for the others, at most one may exist.
+    pub fn kernel_hazard(&self, peer_index: u32, worker: usize) -> Hazard {
+        self.hazard_of(peer_index, worker, HazardOf::Kernel)
     }
 
     fn hazard_of(&self, peer_index: u32, worker: usize, whose: HazardOf) -> Hazard {
@@ -348,9 +355,9 @@ impl OwnerStateView {
         self.life.look()
     }
 
-    /// The workers that are copying for `peer_index` at this moment, appended to `busy`.
+    /// The workers that are copying for `peer_index` at this moment, or for which the kernel is, appended to `busy`.
     pub fn observe(&self, peer_index: u32, busy: &mut Vec<BusyWorker>) {
-        self.observe_each(peer_index, &[HazardOf::Lane], busy);
+        self.observe_each(peer_index, &[HazardOf::Lane, HazardOf::Kernel], busy);
     }
 
     fn observe_each(&self, peer_index: u32, hazards: &[HazardOf], busy: &mut Vec<BusyWorker>) {

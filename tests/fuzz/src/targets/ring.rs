@@ -154,6 +154,7 @@ impl Bench {
             hand_overs: None,
             bounce: None,
             devices: None,
+            kernel: None,
         });
         let lane = lanes.expect("the rings are fresh").pop().expect("there is one worker");
         Self {

@@ -92,6 +92,7 @@ impl Two {
                     incoming: Banks::open(theirs, 1).unwrap(),
                 }),
                 devices: None,
+                kernel: None,
             };
             let lane = CopyLane::for_each_worker(parts).unwrap().pop().unwrap();
             let (segments, registry) = (Arc::clone(&segments[own]), Arc::clone(&registries[own]));
