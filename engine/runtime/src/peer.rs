@@ -242,7 +242,8 @@ impl<E: Env> Peer<E> {
         RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }
     }
 
-    /// Waits until everything that the peer had registered before this call is known here, at most so long.
+    /// Waits until everything that the peer had registered before this call is known here, at most so long. What its cards take longer for than
+    /// some 40 ms comes later: [`Peer::wait_region`] waits for it.
     pub fn refresh(&self, timeout: Duration) -> Result<(), Cause> {
         // A peer announces what is new before it answers.
         self.ping(timeout).map(|_| ())

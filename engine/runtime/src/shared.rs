@@ -144,6 +144,8 @@ pub(crate) enum ControlCall {
     TransportMessage { peer: Arc<PeerState>, words: Vec<u8> },
     /// Regions or counters have changed.
     Announce,
+    /// A region was registered with the cards of the peer that is spoken with under this token.
+    Prepared { token: u64 },
     /// A lane found its session broken.
     Broken { peer: Arc<PeerState>, cause: Cause },
     /// Say goodbye to one peer.

@@ -154,6 +154,13 @@ pub enum JoinError {
 /// A region is advertised to every peer once, with what the peer needs to reach it; a peer's region
 /// is imported once, when a plan first needs it.
 pub trait Registrar: Send + Sync {
+    /// What has to be done before a region is exported and may take long, if there is anything: it is done where nobody waits for it, once for each
+    /// generation. Whether it has succeeded is [`Registrar::export`]'s to say.
+    fn preparation(&self, region: &Arc<Region>) -> Option<Box<dyn FnOnce() + Send>> {
+        let _ = region;
+        None
+    }
+
     /// How `region` is advertised to the peer.
     fn export(&self, region: &Arc<Region>) -> Exported;
 

@@ -271,3 +271,38 @@ fn sessions_that_come_and_go_leave_cards_as_they_were() {
         rails.connect_again();
     }
 }
+
+#[test]
+fn memory_that_is_long_in_pinning_is_told_later_and_holds_up_nobody() {
+    const PINNED: Duration = Duration::from_millis(1500);
+    let rails = Rails::open("cards-pinning", 2, THREADS);
+    let (near, far) = (rails.near.pool("kv", SMALL), rails.far.pool("kv", SMALL));
+    lay(near.window(), 1);
+    let plan = rails.write(&near, "kv", SMALL);
+    let taken_back = rails.far.pool("taken back", SMALL);
+    let withdrawn = rails.write(&near, "taken back", SMALL);
+    rails.far.cards.iter().for_each(|card| card.pin_for(PINNED));
+    let slow = rails.far.pool("slow", SMALL);
+    let begun = Instant::now();
+    // Whoever asks whether it lives is answered, other memory goes on, and is taken back.
+    let (mut slowest, mut moves) = (Duration::ZERO, 0);
+    while begun.elapsed() < PINNED {
+        let asked = Instant::now();
+        rails.peer.refresh(PATIENCE).unwrap();
+        slowest = slowest.max(asked.elapsed());
+        submit(&rails.peer, &plan, Submit::new().within(PATIENCE)).wait().unwrap();
+        moves += 1;
+        if moves == 3 {
+            assert!(taken_back.deregister(PATIENCE).unwrap().is_quiesced());
+            let fault = submit(&rails.peer, &withdrawn, Submit::new().within(PATIENCE)).wait().unwrap_err();
+            assert_eq!(fault.cause, Cause::RevokedByPeer);
+            assert!(begun.elapsed() < PINNED, "its end waited for other memory");
+        }
+    }
+    assert!(slowest < Duration::from_millis(500), "the control loop was away for {slowest:?}");
+    assert!(moves > 10, "{moves} transfers meanwhile");
+    assert!(rails.peer.region("slow").is_err(), "its cards cannot have it yet");
+    let late = rails.write(&near, "slow", SMALL);
+    submit(&rails.peer, &late, Submit::new().within(PATIENCE)).wait().unwrap();
+    assert!(holds(slow.window(), 1, SMALL) && holds(far.window(), 1, SMALL));
+}

@@ -120,6 +120,13 @@ impl Regions {
         self.keys(&region, key.generation, rails)
     }
 
+    /// Whether a region has its keys under this generation, so that nothing has to be registered.
+    pub(crate) fn has_keys(&self, region: &Region, generation: Generation, rails: &[usize]) -> bool {
+        let table = self.lock();
+        let entry = table.get(&(region.id(), generation));
+        entry.is_some_and(|entry| entry.keys(rails, |adapter| self.is_dead(adapter)).is_some())
+    }
+
     /// The keys of a region under this generation on rails of these adapters. It is registered now where it is not yet.
     pub(crate) fn keys(&self, region: &Arc<Region>, generation: Generation, rails: &[usize]) -> Result<Keys, NoKeys> {
         let name = (region.id(), generation);

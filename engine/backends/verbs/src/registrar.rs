@@ -135,6 +135,15 @@ impl VerbsRegistrar {
 }
 
 impl Registrar for VerbsRegistrar {
+    fn preparation(&self, region: &Arc<Region>) -> Option<Box<dyn FnOnce() + Send>> {
+        let generation = region.generation();
+        if self.regions.has_keys(region, generation, &self.adapters) {
+            return None;
+        }
+        let (regions, region, adapters) = (Arc::clone(&self.regions), Arc::clone(region), self.adapters.clone());
+        Some(Box::new(move || drop(regions.keys(&region, generation, &adapters))))
+    }
+
     fn export(&self, region: &Arc<Region>) -> Exported {
         Exported { access_blob: self.path(region), ..Exported::default() }
     }

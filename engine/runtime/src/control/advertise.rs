@@ -18,6 +18,7 @@ use penstock_transport::{Exported, Fds};
 
 use super::connection::{Broken, FrameFds};
 use super::introduce::Introduction;
+use super::preparing::{Preparing, Run};
 use super::{Control, Phase, Talk};
 use crate::peer_state::{PeerState, ReceivedFds, Unlearned};
 
@@ -33,6 +34,8 @@ const COUNTERS_PER_FRAME: usize = 512;
 pub(super) struct Advertised {
     /// The generation of each announced region.
     regions: BTreeMap<u32, u32>,
+    /// Regions that are told once they are registered with the peer's cards.
+    pub(super) preparing: Preparing,
     /// The registry's revision that they reflect.
     registry: u64,
     /// The generation of each announced counter.
@@ -86,13 +89,14 @@ impl<E: Env> Control<E> {
         }
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.renewals.announceable(shared.segments.owner_state.view().revision());
+        let run = Run { run: &|job| shared.prepare(token, job), now: shared.env.now() };
         let mut sent = Ok(());
         if !peer.peer_view.has_cpu_access() {
             for frame in announced.next_withdrawals(&shared.segments.owner_state) {
                 sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
             }
         }
-        for (frame, descriptors) in announced.next_frames(&shared.registry, revision, peer) {
+        for (frame, descriptors) in announced.next_frames(&shared.registry, revision, peer, &run) {
             sent = sent.and_then(|()| connection.send(&frame, descriptors));
         }
         // Read before the counters: what changes meanwhile is looked at once more.
@@ -130,7 +134,13 @@ impl Advertised {
         None
     }
 
-    fn next_frames(&mut self, registry: &Registry, revision: u64, peer: &PeerState) -> Vec<(Frame, Fds)> {
+    fn next_frames(
+        &mut self,
+        registry: &Registry,
+        revision: u64,
+        peer: &PeerState,
+        run: &Run<'_>,
+    ) -> Vec<(Frame, Fds)> {
         let mut frames = Vec::new();
         let Changes { revision: seen, is_all, list } = registry.changes_since(self.registry);
         self.registry = seen;
@@ -138,12 +148,16 @@ impl Advertised {
         if is_all {
             let live: HashSet<u32> = list.iter().map(|(id, _)| id.0).collect();
             gone.extend(self.regions.extract_if(.., |id, _| !live.contains(id)));
+            self.preparing.forget(|id| !live.contains(&id));
         }
         // An id with a new generation is no loss: the news takes the place of the old, without a gap between.
         let mut fresh = Vec::new();
         for (id, region) in list {
             match region {
-                None => gone.extend(self.regions.remove_entry(&id.0)),
+                None => {
+                    gone.extend(self.regions.remove_entry(&id.0));
+                    self.preparing.forget(|one| one == id.0);
+                }
                 Some(region) if region.is_internal() => {}
                 Some(region) if self.regions.get(&id.0) == Some(&region.generation().0) => {}
                 Some(region) => fresh.push(region),
@@ -153,7 +167,17 @@ impl Advertised {
             frames.push((Frame::RegionsGone(RegionsGone { revision, gone }), Vec::new()));
         }
         let (mut news, mut tokens) = (Vec::new(), Fds::new());
+        // Tried once for each generation, whatever came of it.
+        let done = self.preparing.take_done();
+        let is_told = |region: &Arc<Region>| fresh.iter().any(|other: &Arc<Region>| other.id() == region.id());
+        let due: Vec<_> = done.iter().map(|(region, _)| region).filter(|region| !is_told(region)).cloned().collect();
+        fresh.extend(due);
         for region in fresh {
+            let is_it = |one: &(Arc<Region>, u32)| Arc::ptr_eq(&one.0, &region) && one.1 == region.generation().0;
+            let is_prepared = done.iter().any(is_it);
+            if !is_prepared && self.preparing.begin(&region, &*peer.registrar, run) {
+                continue;
+            }
             let (described, own) = describe(&region, peer);
             self.regions.insert(described.id, described.generation);
             if news.len() == REGIONS_PER_FRAME || tokens.len() + own.len() > FRAME_TOKENS_MAX {

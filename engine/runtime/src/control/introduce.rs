@@ -119,10 +119,15 @@ impl<E: Env> Control<E> {
             // What was registered before it asked is known to it when it is answered.
             self.advertise_changes();
         }
+        let now = self.shared.env.now();
         for (token, number) in std::mem::take(&mut self.questions) {
             let Some(Talk { phase: Phase::Open { peer, announced, .. }, .. }) = self.talks.get_mut(&token) else {
                 continue;
             };
+            if number != 0 && announced.preparing.holds_answers(now) {
+                self.questions.push((token, number));
+                continue;
+            }
             let is_complete = announced.introduction == Introduction::Over;
             let may_wait = !peer.was_called() && peer.landing_tag().is_some() && announced.asked.is_none();
             if number != 0 && !is_complete && may_wait {

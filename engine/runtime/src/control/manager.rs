@@ -10,7 +10,7 @@ use penstock_flows::manager::{HowEnded, Report, Reported};
 use penstock_flows::{Action, BlocksRef, Event, MoveId, Moving, Spans, WatchId};
 use penstock_ring::Key;
 use penstock_session::control::Side;
-use penstock_session::{ControlMessage, Frame, PeerKey};
+use penstock_session::{ControlMessage, PeerKey};
 use penstock_transport::Note;
 
 use super::held_up::{HeldUp, Waits};
@@ -243,12 +243,9 @@ impl<E: Env> Control<E> {
             _ => false,
         };
         // Whoever has left meanwhile hears nothing.
-        if let Some(token) = self.talks.iter().find(|(_, talk)| is_theirs(talk)).map(|(&token, _)| token) {
-            let is_first = matches!(said, ControlMessage::PeerFeatures(_));
-            self.say(token, &Frame::Control(said));
-            if is_first {
-                self.told_what_it_can_do(token);
-            }
+        let Some(token) = self.talks.iter().find(|(_, talk)| is_theirs(talk)).map(|(&token, _)| token) else { return };
+        if let Some(said) = self.may_say(token, said) {
+            self.say_transfer(token, said);
         }
     }
 

@@ -34,6 +34,7 @@ mod manager;
 mod names;
 mod network;
 mod opening;
+mod preparing;
 mod streams;
 mod transport_messages;
 
@@ -202,7 +203,9 @@ impl<E: Env> Control<E> {
 
     /// When it is to be turned although nobody says anything.
     fn next_turn(&self) -> Option<Timestamp> {
-        let others = [self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.manager_deadline()];
+        let looks = (!self.questions.is_empty()).then(|| self.shared.env.now() + manager::LOOKS);
+        let others =
+            [looks, self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.manager_deadline()];
         self.next_deadline().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -259,6 +262,7 @@ impl<E: Env> Control<E> {
             ControlCall::Connect { wanted, answer } => self.connect(wanted, answer),
             ControlCall::Ping { peer, echo } => self.measure(&peer, echo),
             ControlCall::TransportMessage { peer, words } => self.send_transport_message(&peer, words),
+            ControlCall::Prepared { token } => self.prepared(token),
             ControlCall::Announce => self.shared.control.looks_at_changes(),
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {

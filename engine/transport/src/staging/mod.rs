@@ -375,6 +375,10 @@ impl Registrar for StagedRegistrar {
         }
     }
 
+    fn preparation(&self, region: &Arc<Region>) -> Option<Box<dyn FnOnce() + Send>> {
+        self.inner.preparation(region)
+    }
+
     fn reaches_devices(&self) -> bool {
         self.inner.reaches_devices()
     }

@@ -155,6 +155,11 @@ impl ModelAdapter {
         self.change(|adapter| adapter.refuse_registrations = count);
     }
 
+    /// Takes so long for each registration from now on, as for much memory of small pages.
+    pub fn pin_for(&self, time: Duration) {
+        self.change(|adapter| adapter.pins_for = time);
+    }
+
     /// Takes no dma-bufs from now on, as soft RoCE does not.
     pub fn refuse_dma_bufs(&self) {
         self.change(|adapter| adapter.refuses_dma_bufs = true);
@@ -263,6 +268,8 @@ impl Adapter for ModelAdapter {
     }
 
     fn register(&self, memory: &Window, access: AccessFlags) -> Result<Arc<dyn Registration>, AdapterError> {
+        let pins_for = self.hub.lock().adapters[self.place].pins_for;
+        std::thread::sleep(pins_for);
         self.keep(Registered::host(memory, access), memory.is_writable(), access, "in the model")
     }
 

@@ -70,6 +70,8 @@ pub(super) struct AdapterState {
     pub(super) break_at: Option<u32>,
     pub(super) refuse_registrations: u64,
     /// What it does with memory of devices.
+    /// How long it takes to pin memory.
+    pub(super) pins_for: Duration,
     pub(super) refuses_dma_bufs: bool,
     pub(super) reaches_peer_memory: bool,
     pub(super) refuse_cqs: u64,
@@ -247,6 +249,7 @@ impl World {
             break_after: None,
             break_at: None,
             refuse_registrations: 0,
+            pins_for: Duration::ZERO,
             refuses_dma_bufs: false,
             reaches_peer_memory: false,
             refuse_cqs: 0,
