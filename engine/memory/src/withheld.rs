@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::host::HostMemory;
+
 /// Pages that whoever touches them gets when this says so, and not before, the kernel too. Given when it is dropped.
 pub struct Withheld {
     base: *mut u8,
@@ -44,6 +46,12 @@ impl Withheld {
     /// Where it is. It stays mapped until the process ends.
     pub fn base(&self) -> *mut u8 {
         self.base
+    }
+
+    /// All of it, as memory of a caller.
+    pub fn host_memory(&self) -> HostMemory {
+        // SAFETY: it stays mapped until the process ends, and this hands out no reference to it.
+        unsafe { HostMemory::from_raw(self.base, self.bytes) }.expect("a mapping has an address")
     }
 
     /// Gives all of it, full of zeros.

@@ -79,9 +79,7 @@ fn memory_that_does_not_answer_ends_its_own_transfers_and_holds_up_nobody() {
     let folder = std::env::temp_dir().join(format!("penstock-slow-memory-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let [here, slow, honest] = ["here", "slow", "honest"].map(|name| engine(&folder, name));
-    // SAFETY: it stays mapped until the process ends, and nothing else uses it.
-    let memory = unsafe { HostMemory::from_raw(withheld.base(), BYTES) }.unwrap();
-    let _withheld = slow.register(memory, "withheld", Rights::READ_WRITE).unwrap();
+    let _withheld = slow.register(withheld.host_memory(), "withheld", Rights::READ_WRITE).unwrap();
     let bytes = HostMemory::from_vec(vec![0; BYTES]).unwrap();
     let quick_window = bytes.window().clone();
     let _quick = slow.register(bytes, "quick", Rights::READ_WRITE).unwrap();

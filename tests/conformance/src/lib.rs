@@ -15,7 +15,7 @@
 //! - [`processes`]: transfers by name between whole engines in two processes
 //! - [`burst`]: transfers that are interrupted while they move
 //! - [`bystander`], [`rogue`]: a peer that must not notice anything, and one that breaks every rule
-//! - [`stranger`]: the same over the network
+//! - [`stranger`]: the same over the network; [`hostile`]: a rogue beside honest peers at load
 //! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them; [`stopped`]: those that only
 //!   stand still; [`gauge`]: whether the machine stood still meanwhile
 //! - [`skip`]: a test that cannot run here
@@ -32,6 +32,7 @@ pub mod death;
 pub mod dpdk;
 pub mod folder;
 pub mod gauge;
+pub mod hostile;
 pub mod own;
 pub mod pattern;
 pub mod processes;

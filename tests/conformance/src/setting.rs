@@ -47,7 +47,7 @@ fn host_of(folder: &Path, name: &str, carrier: Carrier, place: u8) -> IpAddr {
 }
 
 /// Writes the secret, unless it is there.
-fn share_secret(folder: &Path) {
+pub(crate) fn share_secret(folder: &Path) {
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(SECRET));
     if let Ok(mut file) = made {
         writeln!(file, "{}", "5e".repeat(32)).expect("the case's folder can be written");

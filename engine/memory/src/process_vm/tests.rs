@@ -293,7 +293,8 @@ fn a_process_that_has_another_value_at_the_place_is_not_written() {
     assert_eq!(ForeignProcess::reach(&watch, nowhere).map(drop), Err(WhyNot::OtherProcess));
     assert!(child.dump() == vec![3; BYTES], "something was written all the same");
     // As after an exec: alive, with the same id, but another program.
-    let replaced = Arc::new(ForeignProcess { pid: child.pid, watch, probe_words: wrong });
+    let has_stalled = AtomicBool::new(false);
+    let replaced = Arc::new(ForeignProcess { pid: child.pid, watch, probe_words: wrong, has_stalled });
     let memory = ProcessVmMemory::new(&replaced, place, BYTES as u64, true).unwrap();
     let one = [Span { local: 0, remote: 0, len: 1 }];
     assert_eq!(scatter(&here(vec![1; 8]), &memory, Direction::Write, &one), Err(ProcessVmError::Gone { moved: 0 }));
