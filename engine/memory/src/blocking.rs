@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use penstock_core::budget::BudgetShare;
 use penstock_core::env::BlockingJob;
+use rustix::process::Pid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use crate::error::MemoryError;
 use crate::fork::Maker;
@@ -132,6 +134,7 @@ impl Queue {
     }
 
     fn work(&self) {
+        leave_single_core();
         loop {
             let mut state = self.state();
             if state.jobs.is_empty() {
@@ -149,6 +152,19 @@ impl Queue {
                 tracing::error!("a call for a peer has panicked");
             }
         }
+    }
+}
+
+/// Who polls is often bound to one core, and a thread made there is bound to it, too: the two would take turns by time slices. So this one goes where the
+/// system lets processes run that choose nothing, and its control group.
+fn leave_single_core() {
+    let Ok(inherited) = sched_getaffinity(None) else { return };
+    if inherited.count() > 1 {
+        return;
+    }
+    let Some(all) = sched_getaffinity(Some(Pid::INIT)).ok().filter(|all| all.count() > 1) else { return };
+    if let Err(error) = sched_setaffinity(None, &all) {
+        tracing::debug!(%error, "a thread for a peer's calls stays on the core of who began it");
     }
 }
 

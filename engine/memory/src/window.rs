@@ -53,6 +53,12 @@ impl Window {
         self.len == 0
     }
 
+    /// Whether the other is the very same memory, kept by the same owner.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.base, self.len, self.writable) == (other.base, other.len, other.writable)
+            && Arc::ptr_eq(&self.keep, &other.keep)
+    }
+
     /// True when bytes may be written through this window.
     #[inline]
     pub fn is_writable(&self) -> bool {

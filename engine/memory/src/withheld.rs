@@ -22,8 +22,12 @@ impl Withheld {
         let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
             if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
                 use std::io::Write;
-                let mut notes = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-                writeln!(notes, "{test}: needs root, or vm.unprivileged_userfaultfd=1").unwrap();
+                let mut notes = std::fs::OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(path)
+                    .expect("the file that PENSTOCK_SKIPS names");
+                writeln!(notes, "{test}: needs root, or vm.unprivileged_userfaultfd=1").expect("it can be written");
             }
             return None;
         };

@@ -138,6 +138,12 @@ impl ProcessVmMemory {
         self.writable
     }
 
+    /// Whether the other is the very same memory.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.process, &other.process)
+            && (self.base, self.bytes, self.writable) == (other.base, other.bytes, other.writable)
+    }
+
     /// The process that it belongs to.
     pub fn process(&self) -> &Arc<ForeignProcess> {
         &self.process

@@ -18,7 +18,7 @@ use penstock_transport::{Exported, Fds};
 
 use super::connection::{Broken, FrameFds};
 use super::introduce::Introduction;
-use super::preparing::{Preparing, Run};
+use super::preparing::{PrepareElsewhere, Preparing};
 use super::{Control, Phase, Talk};
 use crate::peer_state::{PeerState, ReceivedFds, Unlearned};
 
@@ -35,7 +35,7 @@ pub(super) struct Advertised {
     /// The generation of each announced region.
     regions: BTreeMap<u32, u32>,
     /// Regions that are told once they are registered with the peer's cards.
-    pub(super) preparing: Preparing,
+    pub(super) preparing: Box<Preparing>,
     /// The registry's revision that they reflect.
     registry: u64,
     /// The generation of each announced counter.
@@ -89,7 +89,7 @@ impl<E: Env> Control<E> {
         }
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.renewals.announceable(shared.segments.owner_state.view().revision());
-        let run = Run { run: &|job| shared.prepare(token, job), now: shared.env.now() };
+        let run = PrepareElsewhere { run: &|job| shared.prepare(token, job), now: shared.env.now() };
         let mut sent = Ok(());
         if !peer.peer_view.has_cpu_access() {
             for frame in announced.next_withdrawals(&shared.segments.owner_state) {
@@ -139,7 +139,7 @@ impl Advertised {
         registry: &Registry,
         revision: u64,
         peer: &PeerState,
-        run: &Run<'_>,
+        run: &PrepareElsewhere<'_>,
     ) -> Vec<(Frame, Fds)> {
         let mut frames = Vec::new();
         let Changes { revision: seen, is_all, list } = registry.changes_since(self.registry);

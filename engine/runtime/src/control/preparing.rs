@@ -74,7 +74,12 @@ impl Preparing {
     }
 
     /// Whether a region has to be prepared, and is not yet; then it is by `run`, in another thread.
-    pub(super) fn begin(&mut self, region: &Arc<Region>, registrar: &dyn Registrar, run: &Run<'_>) -> bool {
+    pub(super) fn begin(
+        &mut self,
+        region: &Arc<Region>,
+        registrar: &dyn Registrar,
+        run: &PrepareElsewhere<'_>,
+    ) -> bool {
         let (id, generation) = (region.id().0, region.generation().0);
         if self.regions.get(&id).is_some_and(|one| one.generation == generation) {
             return true;
@@ -100,7 +105,7 @@ impl Preparing {
 pub(super) type PreparationJob = Box<dyn FnOnce() -> bool + Send>;
 
 /// How something is done in another thread, and what time it is.
-pub(super) struct Run<'a> {
+pub(super) struct PrepareElsewhere<'a> {
     pub(super) run: &'a dyn Fn(PreparationJob),
     pub(super) now: Timestamp,
 }

@@ -5,11 +5,13 @@
 //! its own, and this process counts its pages by region.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_core::env::BlockingJob;
+use penstock_core::limits::{UNIT_BYTES, UNITS_AT_ONCE_BY_KERNEL};
 use penstock_core::{Cause, Direction, Span};
+use penstock_memory::process_vm::ForeignProcess;
 use penstock_memory::{ProcessVmError, ProcessVmMemory, Window, process_vm};
 use penstock_ring::ReadyBits;
 
@@ -19,8 +21,11 @@ use super::owner_state::OwnerState;
 use crate::lane::{Batch, CancelledOp, Failure, LaneEvents, PostError, Revisions};
 use crate::mediated::Touch;
 
-/// Batches of one lane that are under way: enough that the thread finds one when it has ended another.
-const BATCHES_MAX: usize = 8;
+/// Batches of one lane that are under way: enough that the thread finds the next ones when it has ended some.
+const BATCHES_MAX: usize = 32;
+
+/// What one call moves of them, at least one: the looks around it cost as much as 16 KiB do.
+const AT_ONCE_MAX: u64 = UNITS_AT_ONCE_BY_KERNEL * UNIT_BYTES;
 
 /// A call that has not come back after so long when its transfer has to end is waited for by no other transfer.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
@@ -30,16 +35,22 @@ pub type BlockingRun = Arc<dyn Fn(BlockingJob) + Send + Sync>;
 
 /// The batches of one lane, and the holds that lie over what they touch.
 pub(super) struct KernelCopies {
-    run: BlockingRun,
     queue: Arc<Queue>,
     /// Copies what is next in it.
-    copy: Arc<dyn Fn() + Send + Sync>,
+    copy: Arc<Copy>,
     touch: Touch,
     pages: Arc<HeldPages>,
     under_way: usize,
+    /// Something was posted since it was looked last for what has ended.
+    is_fresh: bool,
 }
 
+type Copy = dyn Fn() + Send + Sync;
+
 struct Queue {
+    run: BlockingRun,
+    /// As the lane has it.
+    copy: OnceLock<Weak<Copy>>,
     state: Mutex<State>,
     /// The worker's own bell, and its bit for the peer.
     bell: Bell,
@@ -50,25 +61,32 @@ struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
-    running: Option<Running>,
+    running: Running,
+    /// Whether the thread was asked for, and has not said that nothing is left.
+    is_asked: bool,
     ended: VecDeque<(u64, Result<u64, Cause>)>,
     /// Emptied, to be filled again.
     spans: Vec<Vec<Span>>,
 }
 
+/// A batch that waits.
 struct Job {
     completion_id: u64,
     direction: Direction,
     local: Window,
     remote: ProcessVmMemory,
     spans: Vec<Span>,
+    bytes: u64,
     hold: PageHold,
 }
 
+/// What is copied at this moment, by one call.
+#[derive(Default)]
 struct Running {
-    completion_id: u64,
-    since: Instant,
-    remote: ProcessVmMemory,
+    /// Each with its bytes; none: nothing is.
+    batches: Vec<(u64, u64)>,
+    since: Option<Instant>,
+    process: Option<Arc<ForeignProcess>>,
 }
 
 impl KernelCopies {
@@ -79,15 +97,24 @@ impl KernelCopies {
         (peer_index, worker): (u32, usize),
         (bell, ready): (Bell, ReadyBits),
     ) -> Self {
-        let queue = Arc::new(Queue { state: Mutex::default(), bell, ready, peer_index: peer_index as usize });
-        let copied = Arc::clone(&queue);
-        Self {
+        let queue = Arc::new(Queue {
             run: Arc::clone(run),
+            copy: OnceLock::new(),
+            state: Mutex::default(),
+            bell,
+            ready,
+            peer_index: peer_index as usize,
+        });
+        let copied = Arc::clone(&queue);
+        let copy: Arc<Copy> = Arc::new(move || copied.copy_next());
+        queue.copy.get_or_init(|| Arc::downgrade(&copy));
+        Self {
             queue,
-            copy: Arc::new(move || copied.copy_next()),
+            copy,
             touch: Touch::new(owner_state.kernel_hazard(peer_index, worker)),
             pages: owner_state.held_pages(peer_index, worker),
             under_way: 0,
+            is_fresh: false,
         }
     }
 
@@ -116,20 +143,32 @@ impl KernelCopies {
         self.touch.leave();
         let hold = asked?;
         self.under_way += 1;
+        self.is_fresh = true;
         let mut state = self.queue.state();
         let mut spans = state.spans.pop().unwrap_or_default();
         spans.extend_from_slice(batch.spans);
+        let bytes = batch.spans.iter().map(|span| span.len).sum();
         let (local, remote) = (local.clone(), remote.clone());
         let (completion_id, direction) = (batch.completion_id, batch.direction);
-        state.waiting.push_back(Job { completion_id, direction, local, remote, spans, hold });
+        state.waiting.push_back(Job { completion_id, direction, local, remote, spans, bytes, hold });
+        let is_asked = std::mem::replace(&mut state.is_asked, true);
         drop(state);
-        // One call for each batch, so that lanes of several workers take turns.
-        (self.run)(BlockingJob::Again(Arc::clone(&self.copy)));
+        if !is_asked {
+            (self.queue.run)(BlockingJob::Again(Arc::clone(&self.copy)));
+        }
         Ok(batch.spans.len())
     }
 
-    /// Tells of what has ended.
+    /// Tells of what has ended. Where nothing has, and nothing more was posted, the thread may need this very core.
     pub(super) fn collect(&mut self, events: &mut dyn LaneEvents) {
+        let (before, is_fresh) = (self.under_way, std::mem::take(&mut self.is_fresh));
+        self.take_ended(events);
+        if self.under_way > 0 && self.under_way == before && !is_fresh {
+            std::thread::yield_now();
+        }
+    }
+
+    fn take_ended(&mut self, events: &mut dyn LaneEvents) {
         while self.under_way > 0 {
             let ended = match self.queue.state.try_lock() {
                 Ok(mut state) => state.ended.pop_front(),
@@ -146,9 +185,10 @@ impl KernelCopies {
     /// Gives up a batch, if it is one of these.
     pub(super) fn cancel_op(&mut self, completion_id: u64) -> Option<CancelledOp> {
         let mut state = self.queue.state();
-        if let Some(running) = state.running.as_ref().filter(|running| running.completion_id == completion_id) {
-            if running.since.elapsed() > STALLED_AFTER {
-                running.remote.process().stall();
+        if state.running.batches.iter().any(|(running, _)| *running == completion_id) {
+            let has_stalled = state.running.since.is_some_and(|since| since.elapsed() > STALLED_AFTER);
+            if let Some(process) = state.running.process.as_ref().filter(|_| has_stalled) {
+                process.stall();
             }
             return Some(CancelledOp::LocalPending);
         }
@@ -179,27 +219,62 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies one batch, unless all have been given up.
+    /// Copies what waits, as far as it is worth one call, and asks for more of that: so lanes of several workers take turns.
     fn copy_next(&self) {
         let mut state = self.state();
-        let Some(job) = state.waiting.pop_front() else { return };
-        let (completion_id, remote) = (job.completion_id, job.remote.clone());
-        state.running = Some(Running { completion_id, since: Instant::now(), remote });
+        let Some(mut first) = state.waiting.pop_front() else {
+            state.is_asked = false; // All of it was given up.
+            return;
+        };
+        let mut holds = [const { None }; BATCHES_MAX];
+        let (mut bytes, mut running) = (first.bytes, std::mem::take(&mut state.running));
+        running.batches.push((first.completion_id, first.bytes));
+        while let Some(next) = state.waiting.pop_front_if(|next| next.goes_with(&first, bytes)) {
+            holds[running.batches.len()] = Some(next.hold);
+            running.batches.push((next.completion_id, next.bytes));
+            first.spans.extend_from_slice(&next.spans);
+            bytes += next.bytes;
+            state.spans.push(emptied(next.spans));
+        }
+        running.since = Some(Instant::now());
+        running.process = Some(Arc::clone(first.remote.process()));
+        state.running = running;
         drop(state);
-        let (result, spans) = job.copy();
+        let (result, spans) = first.copy();
+        drop(holds);
         let mut state = self.state();
-        state.running = None;
-        state.ended.push_back((completion_id, result));
+        let State { running, ended, .. } = &mut *state;
+        (running.since, running.process) = (None, None);
+        // All of it was moved, or nobody knows what.
+        ended.extend(running.batches.drain(..).map(|(completion_id, bytes)| (completion_id, result.map(|()| bytes))));
         state.spans.push(spans);
+        let has_more = !state.waiting.is_empty();
+        state.is_asked = has_more;
         drop(state);
+        if has_more && let Some(copy) = self.copy.get().and_then(Weak::upgrade) {
+            (self.run)(BlockingJob::Again(copy));
+        }
         self.bell.mark_and_ring(&self.ready, self.peer_index);
     }
 }
 
+fn emptied(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.clear();
+    spans
+}
+
 impl Job {
+    /// Whether it may be copied by the same call as another, which has so many bytes by now.
+    fn goes_with(&self, other: &Self, bytes: u64) -> bool {
+        self.direction == other.direction
+            && bytes + self.bytes <= AT_ONCE_MAX
+            && self.local.is_same(&other.local)
+            && self.remote.is_same(&other.remote)
+    }
+
     /// Copies, and lets go of this process's memory.
-    fn copy(self) -> (Result<u64, Cause>, Vec<Span>) {
-        let Self { completion_id: _, direction, local, remote, mut spans, hold } = self;
+    fn copy(self) -> (Result<(), Cause>, Vec<Span>) {
+        let Self { direction, local, remote, spans, hold, .. } = self;
         let copied = process_vm::scatter(&local, &remote, direction, &spans).map_err(|error| {
             if let ProcessVmError::Refused(_) = error {
                 return Cause::OutOfBounds;
@@ -211,7 +286,6 @@ impl Job {
             }
         });
         drop((local, remote, hold));
-        spans.clear();
-        (copied, spans)
+        (copied.map(drop), emptied(spans))
     }
 }
