@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use std::time::{Duration, Instant};
 
 use penstock_core::env::BlockingJob;
-use penstock_core::limits::{UNIT_BYTES, UNITS_AT_ONCE_BY_KERNEL};
+use penstock_core::limits::{SPANS_PER_POST, UNIT_BYTES, UNITS_AT_ONCE_BY_KERNEL};
 use penstock_core::{Cause, Direction, Span};
 use penstock_memory::process_vm::ForeignProcess;
 use penstock_memory::{ProcessVmError, ProcessVmMemory, Window, process_vm};
@@ -67,6 +67,8 @@ struct State {
     ended: VecDeque<(u64, Result<u64, Cause>)>,
     /// Emptied, to be filled again.
     spans: Vec<Vec<Span>>,
+    /// The same, for what one call moves.
+    merged: Vec<Span>,
 }
 
 /// A batch that waits.
@@ -145,6 +147,14 @@ impl KernelCopies {
         self.under_way += 1;
         self.is_fresh = true;
         let mut state = self.queue.state();
+        // All of it with the first batch: most lanes never post one.
+        if state.merged.capacity() == 0 && state.running.batches.is_empty() {
+            state.waiting.reserve(BATCHES_MAX);
+            state.ended.reserve(BATCHES_MAX);
+            state.spans.extend((0..BATCHES_MAX).map(|_| Vec::with_capacity(SPANS_PER_POST)));
+            state.merged.reserve(BATCHES_MAX * SPANS_PER_POST);
+            state.running.batches.reserve(BATCHES_MAX);
+        }
         let mut spans = state.spans.pop().unwrap_or_default();
         spans.extend_from_slice(batch.spans);
         let bytes = batch.spans.iter().map(|span| span.len).sum();
@@ -222,17 +232,19 @@ impl Queue {
     /// Copies what waits, as far as it is worth one call, and asks for more of that: so lanes of several workers take turns.
     fn copy_next(&self) {
         let mut state = self.state();
-        let Some(mut first) = state.waiting.pop_front() else {
+        let Some(first) = state.waiting.pop_front() else {
             state.is_asked = false; // All of it was given up.
             return;
         };
         let mut holds = [const { None }; BATCHES_MAX];
         let (mut bytes, mut running) = (first.bytes, std::mem::take(&mut state.running));
+        let mut spans = std::mem::take(&mut state.merged);
+        spans.extend_from_slice(&first.spans);
         running.batches.push((first.completion_id, first.bytes));
         while let Some(next) = state.waiting.pop_front_if(|next| next.goes_with(&first, bytes)) {
             holds[running.batches.len()] = Some(next.hold);
             running.batches.push((next.completion_id, next.bytes));
-            first.spans.extend_from_slice(&next.spans);
+            spans.extend_from_slice(&next.spans);
             bytes += next.bytes;
             state.spans.push(emptied(next.spans));
         }
@@ -240,14 +252,15 @@ impl Queue {
         running.process = Some(Arc::clone(first.remote.process()));
         state.running = running;
         drop(state);
-        let (result, spans) = first.copy();
+        let (result, own) = first.copy(&spans);
         drop(holds);
         let mut state = self.state();
         let State { running, ended, .. } = &mut *state;
         (running.since, running.process) = (None, None);
         // All of it was moved, or nobody knows what.
         ended.extend(running.batches.drain(..).map(|(completion_id, bytes)| (completion_id, result.map(|()| bytes))));
-        state.spans.push(spans);
+        state.spans.push(own);
+        state.merged = emptied(spans);
         let has_more = !state.waiting.is_empty();
         state.is_asked = has_more;
         drop(state);
@@ -272,10 +285,10 @@ impl Job {
             && self.remote.is_same(&other.remote)
     }
 
-    /// Copies, and lets go of this process's memory.
-    fn copy(self) -> (Result<(), Cause>, Vec<Span>) {
+    /// Copies these spans, which are its own and those of others, and lets go of this process's memory.
+    fn copy(self, all: &[Span]) -> (Result<(), Cause>, Vec<Span>) {
         let Self { direction, local, remote, spans, hold, .. } = self;
-        let copied = process_vm::scatter(&local, &remote, direction, &spans).map_err(|error| {
+        let copied = process_vm::scatter(&local, &remote, direction, all).map_err(|error| {
             if let ProcessVmError::Refused(_) = error {
                 return Cause::OutOfBounds;
             }
