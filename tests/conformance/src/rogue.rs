@@ -321,6 +321,18 @@ impl Intruder {
         }
     }
 
+    /// Asks whether the session stands, and hears that it does.
+    pub fn answers(&mut self, number: u64) {
+        self.rogue.send(&Frame::Ping { number }, &[]);
+        loop {
+            match self.rogue.hear(PATIENCE) {
+                Heard::Frame(Frame::Pong { number: heard }, _) if heard == number => return,
+                Heard::Frame(..) => {}
+                other => panic!("the session does not stand: {other:?}"),
+            }
+        }
+    }
+
     /// Waits for the end of the session, which the engine says.
     pub fn wait_for_the_end(&mut self) {
         loop {

@@ -11,7 +11,7 @@ use penstock::session::descriptor::EngineDescriptor;
 use penstock::session::{Frame, RegionNews, RegionsAdvertised};
 use penstock::{Engine, Rights, SystemEnv};
 use penstock_conformance::folder::Folder;
-use penstock_conformance::rogue::{Heard, Intruder, Rogue};
+use penstock_conformance::rogue::{Intruder, Rogue};
 use penstock_conformance::stage::PATIENCE;
 use penstock_conformance::{Place, Setting};
 use rustix::net::sockopt::set_socket_linger;
@@ -36,17 +36,6 @@ fn regions(count: u32, has_fds: bool) -> Frame {
     Frame::Regions(RegionsAdvertised { revision: 0, news: (0..count).map(one).collect() })
 }
 
-fn answers(intruder: &mut Intruder, number: u64) {
-    intruder.rogue.send(&Frame::Ping { number }, &[]);
-    loop {
-        match intruder.rogue.hear(PATIENCE) {
-            Heard::Frame(Frame::Pong { number: heard }, _) if heard == number => return,
-            Heard::Frame(..) => {}
-            other => panic!("the session does not stand: {other:?}"),
-        }
-    }
-}
-
 /// A connection whose last close waits until somebody takes what it has sent, and its other end.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -66,17 +55,17 @@ fn descriptors_that_are_long_in_closing_hold_nobody_up() {
     let (passed, ends): (Vec<TcpStream>, Vec<TcpStream>) = (0..3).map(|_| lingering()).unzip();
     let fds: Vec<BorrowedFd<'_>> = passed.iter().map(AsFd::as_fd).collect();
     intruder.rogue.send(&regions(3, true), &fds);
-    answers(&mut intruder, 1);
+    intruder.answers(1);
     // From here on the engine's are the last.
     drop(passed);
     let begun = Instant::now();
     // One region is announced anew, the others are there when their session ends.
     intruder.rogue.send(&regions(1, false), &[]);
-    answers(&mut intruder, 2);
+    intruder.answers(2);
     intruder.rogue.say(b"GET / HTTP/1.1");
     intruder.wait_for_the_end();
-    (1..20).for_each(|number| answers(&mut other, number));
-    answers(&mut joined(&engine), 1);
+    (1..20).for_each(|number| other.answers(number));
+    joined(&engine).answers(1);
     assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
     drop((other, engine));
     assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?}", begun.elapsed());

@@ -8,7 +8,7 @@ use penstock::session::descriptor::EngineDescriptor;
 use penstock::session::{Frame, RegionNews, RegionsAdvertised};
 use penstock::{Config, Engine, Rights, SystemEnv};
 use penstock_conformance::folder::Folder;
-use penstock_conformance::rogue::{Heard, Intruder, Rogue, encoded};
+use penstock_conformance::rogue::{Intruder, Rogue, encoded};
 use penstock_conformance::stage::PATIENCE;
 use penstock_conformance::{Place, Setting};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -48,17 +48,6 @@ fn regions_with(ids: impl Iterator<Item = u32>, has_fds: bool) -> Frame {
     Frame::Regions(RegionsAdvertised { revision: 0, news: ids.enumerate().map(one).collect() })
 }
 
-fn still_answers(intruder: &mut Intruder, number: u64) {
-    intruder.rogue.send(&Frame::Ping { number }, &[]);
-    loop {
-        match intruder.rogue.hear(PATIENCE) {
-            Heard::Frame(Frame::Pong { number: heard }, _) if heard == number => return,
-            Heard::Frame(..) => {}
-            other => panic!("the session does not stand: {other:?}"),
-        }
-    }
-}
-
 /// How many descriptors this process has of memory files of this name.
 fn descriptors_of(name: &str) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -74,7 +63,7 @@ fn regions_without_end_end_their_session() {
     for _ in 0..20 {
         intruder.rogue.send(&regions(0..100), &[]);
     }
-    still_answers(&mut intruder, 1);
+    intruder.answers(1);
     assert_eq!(engine.network_statistics().announced_too_much, 0);
     intruder.rogue.send(&regions(100..120), &[]);
     intruder.wait_for_the_end();
@@ -102,7 +91,7 @@ fn descriptors_of_sessions_that_have_ended_are_nobodys() {
     let mut ended = Vec::new();
     for _ in 0..10 {
         intruder.rogue.send(&regions_with(0..20, true), &fds);
-        still_answers(&mut intruder, 1);
+        intruder.answers(1);
         intruder.rogue.say(b"GET / HTTP/1.1");
         intruder.wait_for_the_end();
         ended.push(std::mem::replace(&mut intruder, joined(&engine)));

@@ -25,7 +25,8 @@ const HOMES: [Home; 9] = [
     Home { package: "penstock-conformance", folder: "tests/conformance", labs: "lab_", runs: &[] },
     Home { package: "penstock-lab", folder: "bench/lab", labs: "lab_", runs: &[] },
     Home { package: "penstock-wire", folder: "tests/wire", labs: "lab_", runs: &[] },
-    Home { package: "penstock-cli", folder: "tools/cli", labs: "lab_", runs: &[] },
+    // Examples with a device's memory run on the stand-in.
+    Home { package: "penstock-cli", folder: "tools/cli", labs: "lab_", runs: &["penstock-cuda-driver"] },
     Home { package: "penstock-verbs-sys", folder: "ffi/verbs-sys", labs: "lab_", runs: &[] },
     Home { package: "penstock-dpdk-shim", folder: "ffi/dpdk-shim", labs: "lab_dpdk_shim", runs: &[] },
     Home { package: "penstock-capi", folder: "ffi/capi", labs: "lab_capi_", runs: &[] },
