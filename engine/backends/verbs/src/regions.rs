@@ -28,6 +28,8 @@ pub(crate) struct Regions {
     /// Those of this process; none: no memory of them is registered.
     devices: Option<Arc<dyn Devices>>,
     table: Mutex<HashMap<(RegionId, Generation), Entry>>,
+    /// Why cards have refused what was prepared for peers: nobody who may not wait tries it once more.
+    refused: Mutex<HashMap<(RegionId, Generation), String>>,
     /// Devices that see what adapters have written after a flush only, and whether there are any.
     flushed: Mutex<Vec<DeviceId>>,
     any_flushed: AtomicBool,
@@ -95,8 +97,8 @@ pub(crate) enum NoKeys {
 impl Regions {
     pub(crate) fn new(adapters: Vec<Arc<dyn Adapter>>, registry: Arc<Registry>) -> Self {
         let dead = adapters.iter().map(|_| AtomicBool::new(false)).collect();
-        let (table, flushed, any_flushed) = Default::default();
-        Self { adapters, dead, registry, devices: None, table, flushed, any_flushed }
+        let (table, refused, flushed, any_flushed) = Default::default();
+        Self { adapters, dead, registry, devices: None, table, refused, flushed, any_flushed }
     }
 
     /// Memory of these devices is registered, too.
@@ -120,6 +122,22 @@ impl Regions {
         self.keys(&region, key.generation, rails)
     }
 
+    /// Registers a region, by somebody who may wait, for [`Regions::keys`] and [`Regions::refusal`].
+    pub(crate) fn prepare(&self, region: &Arc<Region>, generation: Generation, rails: &[usize]) {
+        let outcome = self.keys(region, generation, rails);
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Err(NoKeys::Card(error)) => drop(refused.insert((region.id(), generation), error.to_string())),
+            _ => drop(refused.remove(&(region.id(), generation))),
+        }
+    }
+
+    /// Why a region was refused when it was prepared last.
+    pub(crate) fn refusal(&self, region: &Region, generation: Generation) -> Option<String> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.get(&(region.id(), generation)).cloned()
+    }
+
     /// Whether a region has its keys under this generation, so that nothing has to be registered.
     pub(crate) fn has_keys(&self, region: &Region, generation: Generation, rails: &[usize]) -> bool {
         let table = self.lock();
@@ -140,6 +158,8 @@ impl Regions {
             !self.is_dead(adapter) && !self.lock().get(&name).is_some_and(is_there)
         };
         let missing: Vec<usize> = rails.iter().copied().filter(is_missing).collect();
+        // Asked for long ago, it may be another's memory by now.
+        is_current(region, generation)?;
         let (made, kind, flushed) = match region.memory() {
             Memory::Host(window) => {
                 let register = |adapter: usize| Ok((adapter, self.adapters[adapter].register(window, access(region))?));
@@ -149,12 +169,8 @@ impl Regions {
             Memory::Device(memory) => self.register_device(memory, missing, access(region))?,
         };
         let mut table = self.lock();
-        let current = region.generation();
         // Looked at under the lock under which it is forgotten: nothing is registered for who was forgotten already.
-        if !region.is_live() || current != generation {
-            let (id, presented) = (region.id(), generation);
-            return Err(RegionError::StaleGeneration { id, presented, current }.into());
-        }
+        is_current(region, generation)?;
         let entry = table.entry(name).or_insert_with(|| Entry {
             memory: region.memory().clone(),
             kind: RegistrationKind::Host,
@@ -229,6 +245,9 @@ impl Regions {
 
     /// A region is gone, or the engine is: what was registered for it up to this generation ends. Its id may be another's already.
     pub(crate) fn forget(&self, id: RegionId, last: Generation) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.retain(|(region, generation), _| *region != id || generation.0 > last.0);
+        drop(refused);
         let mut gone = Vec::new();
         let mut table = self.lock();
         table.retain(|(region, generation), entry| {
@@ -254,6 +273,15 @@ impl Regions {
     fn lock(&self) -> MutexGuard<'_, HashMap<(RegionId, Generation), Entry>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a region is still there, under this generation.
+fn is_current(region: &Region, generation: Generation) -> Result<(), RegionError> {
+    let (id, current) = (region.id(), region.generation());
+    if !region.is_live() || current != generation {
+        return Err(RegionError::StaleGeneration { id, presented: generation, current });
+    }
+    Ok(())
 }
 
 /// Registers memory of a device with one adapter, by what that takes.

@@ -123,12 +123,17 @@ impl VerbsRegistrar {
     fn path(&self, region: &Arc<Region>) -> Vec<u8> {
         let generation = region.generation();
         // With no rights as well: this side's own adapters read it and write it, and now is a better moment than under a transfer.
-        match self.regions.keys(region, generation, &self.adapters) {
+        let has_keys = self.regions.has_keys(region, generation, &self.adapters);
+        let keys = match self.regions.refusal(region, generation).filter(|_| !has_keys) {
+            Some(why) => Err(why),
+            None => self.regions.keys(region, generation, &self.adapters).map_err(|error| error.to_string()),
+        };
+        match keys {
             _ if region.rights() == Rights::NONE => nothing("the region gives no rights to peers"),
             Ok(keys) => keyed(region.base_address(), &keys.remote[..self.adapters.len()], keys.kind),
             Err(error) => {
                 tracing::warn!(region = region.label(), %error, "memory cannot be offered to a peer's cards");
-                nothing(&error.to_string())
+                nothing(&error)
             }
         }
     }
@@ -141,7 +146,7 @@ impl Registrar for VerbsRegistrar {
             return None;
         }
         let (regions, region, adapters) = (Arc::clone(&self.regions), Arc::clone(region), self.adapters.clone());
-        Some(Box::new(move || drop(regions.keys(&region, generation, &adapters))))
+        Some(Box::new(move || regions.prepare(&region, generation, &adapters)))
     }
 
     fn export(&self, region: &Arc<Region>) -> Exported {

@@ -34,6 +34,8 @@ const COUNTERS_PER_FRAME: usize = 512;
 pub(super) struct Advertised {
     /// The generation of each announced region.
     regions: BTreeMap<u32, u32>,
+    /// Of this engine's log, as it was said to the peer last.
+    revision: u64,
     /// Regions that are told once they are registered with the peer's cards.
     pub(super) preparing: Box<Preparing>,
     /// The registry's revision that they reflect.
@@ -89,7 +91,11 @@ impl<E: Env> Control<E> {
         }
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.renewals.announceable(shared.segments.owner_state.view().revision());
-        let run = PrepareElsewhere { run: &|job| shared.prepare(token, job), now: shared.env.now() };
+        let run = PrepareElsewhere {
+            run: &|job| shared.run_for_ourselves(job),
+            tell: &|| shared.tell_prepared(token),
+            now: shared.env.now(),
+        };
         let mut sent = Ok(());
         if !peer.peer_view.has_cpu_access() {
             for frame in announced.next_withdrawals(&shared.segments.owner_state) {
@@ -163,21 +169,28 @@ impl Advertised {
                 Some(region) => fresh.push(region),
             }
         }
-        if !gone.is_empty() {
-            frames.push((Frame::RegionsGone(RegionsGone { revision, gone }), Vec::new()));
-        }
-        let (mut news, mut tokens) = (Vec::new(), Fds::new());
         // Tried once for each generation, whatever came of it.
         let done = self.preparing.take_done();
         let is_told = |region: &Arc<Region>| fresh.iter().any(|other: &Arc<Region>| other.id() == region.id());
         let due: Vec<_> = done.iter().map(|(region, _)| region).filter(|region| !is_told(region)).cloned().collect();
         fresh.extend(due);
+        let mut ready = Vec::with_capacity(fresh.len());
         for region in fresh {
             let is_it = |one: &(Arc<Region>, u32)| Arc::ptr_eq(&one.0, &region) && one.1 == region.generation().0;
             let is_prepared = done.iter().any(is_it);
-            if !is_prepared && self.preparing.begin(&region, &*peer.registrar, run) {
-                continue;
+            let replaces = self.regions.contains_key(&region.id().0);
+            if is_prepared || !self.preparing.begin(&region, &*peer.registrar, replaces, run) {
+                ready.push(region);
             }
+        }
+        // With a newer one the peer would take an earlier generation for the last.
+        let revision = if self.preparing.replaces_any() { self.revision } else { revision };
+        self.revision = revision;
+        if !gone.is_empty() {
+            frames.push((Frame::RegionsGone(RegionsGone { revision, gone }), Vec::new()));
+        }
+        let (mut news, mut tokens) = (Vec::new(), Fds::new());
+        for region in ready {
             let (described, own) = describe(&region, peer);
             self.regions.insert(described.id, described.generation);
             if news.len() == REGIONS_PER_FRAME || tokens.len() + own.len() > FRAME_TOKENS_MAX {

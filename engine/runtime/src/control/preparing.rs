@@ -26,13 +26,17 @@ pub(super) struct Preparing {
     regions: BTreeMap<u32, Preparation>,
     /// Since when there are any.
     since: Option<Timestamp>,
-    /// Behind a message that may name one of them.
-    said: VecDeque<ControlMessage>,
+    /// Behind a message that may name one of them, each with the number of the last region that had begun by then.
+    said: VecDeque<(u64, ControlMessage)>,
+    begun: u64,
 }
 
 struct Preparation {
     region: Arc<Region>,
     generation: u32,
+    number: u64,
+    /// An earlier generation of it was told.
+    replaces: bool,
     stage: Arc<AtomicU8>,
 }
 
@@ -45,6 +49,11 @@ impl Preparing {
     /// Whether there is nothing that a region has to be prepared for first.
     pub(super) fn is_over(&self) -> bool {
         self.regions.is_empty() && self.said.is_empty()
+    }
+
+    /// Whether any takes the place of what the peer knows: until it is told, the peer must not take its picture for recent.
+    pub(super) fn replaces_any(&self) -> bool {
+        self.regions.values().any(|one| one.replaces)
     }
 
     /// Whether whoever asks now waits.
@@ -78,6 +87,7 @@ impl Preparing {
         &mut self,
         region: &Arc<Region>,
         registrar: &dyn Registrar,
+        replaces: bool,
         run: &PrepareElsewhere<'_>,
     ) -> bool {
         let (id, generation) = (region.id().0, region.generation().0);
@@ -86,45 +96,59 @@ impl Preparing {
         }
         let Some(job) = registrar.preparation(region) else { return false };
         let stage = Arc::new(AtomicU8::new(BEGUN));
-        let there = Arc::clone(&stage);
-        (run.run)(Box::new(move || {
+        let ends = EndsPreparation { stage: Arc::clone(&stage), tell: (run.tell)() };
+        (run.run)(BlockingJob::once(move || {
+            let _ends = ends;
             job();
-            there.swap(DONE, Ordering::AcqRel) == AWAITED // SYNC prepared: pairs with take_done()'s load and the exchange below
         }));
-        // SYNC prepared: pairs with the swap above: either this finds that it is done, or that finds that somebody waits.
+        // SYNC prepared: pairs with the swap in drop(): either this finds that it is done, or that finds that somebody waits.
         if stage.compare_exchange(BEGUN, AWAITED, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }
-        self.regions.insert(id, Preparation { region: Arc::clone(region), generation, stage });
+        self.begun += 1;
+        let (region, number) = (Arc::clone(region), self.begun);
+        self.regions.insert(id, Preparation { region, generation, number, replaces, stage });
         self.since.get_or_insert(run.now);
         true
     }
 }
 
-/// Prepares a region, and answers whether somebody waits for that.
-pub(super) type PreparationJob = Box<dyn FnOnce() -> bool + Send>;
+/// Ends a preparation also where it has panicked, or was never begun.
+struct EndsPreparation {
+    stage: Arc<AtomicU8>,
+    tell: Arc<dyn Fn() + Send + Sync>,
+}
 
-/// How something is done in another thread, and what time it is.
+impl Drop for EndsPreparation {
+    fn drop(&mut self) {
+        // SYNC prepared: pairs with take_done()'s load and the exchange in begin().
+        if self.stage.swap(DONE, Ordering::AcqRel) == AWAITED {
+            (self.tell)();
+        }
+    }
+}
+
+/// How something is done in another thread, who hears of its end, and what time it is.
 pub(super) struct PrepareElsewhere<'a> {
-    pub(super) run: &'a dyn Fn(PreparationJob),
+    pub(super) run: &'a dyn Fn(BlockingJob),
+    pub(super) tell: &'a dyn Fn() -> Arc<dyn Fn() + Send + Sync>,
     pub(super) now: Timestamp,
 }
 
 impl<E: Env> Shared<E> {
-    /// Has a region prepared, and the control loop look at that peer's afterwards.
-    pub(super) fn prepare(self: &Arc<Self>, token: u64, job: PreparationJob) {
+    /// Has it done by the thread for what waits for nobody but this process, one after another for the whole engine.
+    pub(super) fn run_for_ourselves(&self, job: BlockingJob) {
+        self.env.run_blocking(std::process::id(), job);
+    }
+
+    /// Has the control loop look at what is prepared for this session.
+    pub(super) fn tell_prepared(self: &Arc<Self>, token: u64) -> Arc<dyn Fn() + Send + Sync> {
         let shared = Arc::downgrade(self);
-        // One after another for the whole engine: the thread is one for what waits for nobody but this process.
-        self.env.run_blocking(
-            std::process::id(),
-            BlockingJob::once(move || {
-                if job()
-                    && let Some(shared) = shared.upgrade()
-                {
-                    shared.control.call(ControlCall::Prepared { token });
-                }
-            }),
-        );
+        Arc::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.control.call(ControlCall::Prepared { token });
+            }
+        })
     }
 }
 
@@ -139,8 +163,13 @@ impl<E: Env> Control<E> {
     /// A region of those that a peer was not told of is prepared.
     pub(super) fn prepared(&mut self, token: u64) {
         self.announce_to(token);
-        while let Some(preparing) = self.preparing(token).filter(|preparing| preparing.regions.is_empty()) {
-            let Some(said) = preparing.said.pop_front() else { break };
+        while let Some(preparing) = self.preparing(token) {
+            let waits = |after: u64| preparing.regions.values().any(|one| one.number <= after);
+            let Some((after, _)) = preparing.said.front() else { break };
+            if waits(*after) {
+                break;
+            }
+            let Some((_, said)) = preparing.said.pop_front() else { break };
             self.say_transfer(token, said);
         }
     }
@@ -151,7 +180,7 @@ impl<E: Env> Control<E> {
         if preparing.is_over() || preparing.said.is_empty() && !matches!(said, ControlMessage::Chunk(_)) {
             return Some(said);
         }
-        preparing.said.push_back(said);
+        preparing.said.push_back((preparing.begun, said));
         None
     }
 

@@ -1,11 +1,11 @@
 //! Copies that the kernel makes between this process's memory and another's, for one lane.
 //!
 //! Such a call waits as long as the other process's memory does, which may lie in a file that this process serves itself. So a thread makes it that
-//! nobody has to wait for, and the lane hears of its end. What a call that does not come back touches is held, and nothing else: peers see a hazard of
+//! nobody has to wait for, and the lane hears of its end. What a call that does not come back touches is held, what waits behind it until it is given up, and nothing else: peers see a hazard of
 //! its own, and this process counts its pages by region.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_core::env::BlockingJob;
@@ -29,6 +29,9 @@ const AT_ONCE_MAX: u64 = UNITS_AT_ONCE_BY_KERNEL * UNIT_BYTES;
 
 /// A call that has not come back after so long when its transfer has to end is waited for by no other transfer.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
+
+/// A thread that has begun nothing after so long may not have been there.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Has calls made that may wait for the peer's process.
 pub type BlockingRun = Arc<dyn Fn(BlockingJob) + Send + Sync>;
@@ -62,8 +65,8 @@ struct Queue {
 struct State {
     waiting: VecDeque<Job>,
     running: Running,
-    /// Whether the thread was asked for, and has not said that nothing is left.
-    is_asked: bool,
+    /// When the thread was asked for; none: it has said that nothing is left.
+    asked: Option<Instant>,
     ended: VecDeque<(u64, Result<u64, Cause>)>,
     /// Emptied, to be filled again.
     spans: Vec<Vec<Span>>,
@@ -161,7 +164,12 @@ impl KernelCopies {
         let (local, remote) = (local.clone(), remote.clone());
         let (completion_id, direction) = (batch.completion_id, batch.direction);
         state.waiting.push_back(Job { completion_id, direction, local, remote, spans, bytes, hold });
-        let is_asked = std::mem::replace(&mut state.is_asked, true);
+        // Asked once more where the system had no thread for it.
+        let is_asked =
+            state.running.since.is_some() || state.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN_AFTER);
+        if !is_asked {
+            state.asked = Some(Instant::now());
+        }
         drop(state);
         if !is_asked {
             (self.queue.run)(BlockingJob::Again(Arc::clone(&self.copy)));
@@ -180,13 +188,7 @@ impl KernelCopies {
 
     fn take_ended(&mut self, events: &mut dyn LaneEvents) {
         while self.under_way > 0 {
-            let ended = match self.queue.state.try_lock() {
-                Ok(mut state) => state.ended.pop_front(),
-                Err(TryLockError::Poisoned(state)) => state.into_inner().ended.pop_front(),
-                // The bell rings once it has ended what it has.
-                Err(TryLockError::WouldBlock) => None,
-            };
-            let Some((completion_id, result)) = ended else { return };
+            let Some((completion_id, result)) = self.queue.state().ended.pop_front() else { return };
             self.release();
             events.completed(completion_id, result.map_err(Failure::from));
         }
@@ -233,7 +235,7 @@ impl Queue {
     fn copy_next(&self) {
         let mut state = self.state();
         let Some(first) = state.waiting.pop_front() else {
-            state.is_asked = false; // All of it was given up.
+            state.asked = None; // All of it was given up, or somebody else has it.
             return;
         };
         let mut holds = [const { None }; BATCHES_MAX];
@@ -262,7 +264,7 @@ impl Queue {
         state.spans.push(own);
         state.merged = emptied(spans);
         let has_more = !state.waiting.is_empty();
-        state.is_asked = has_more;
+        state.asked = has_more.then(Instant::now);
         drop(state);
         if has_more && let Some(copy) = self.copy.get().and_then(Weak::upgrade) {
             (self.run)(BlockingJob::Again(copy));
