@@ -356,9 +356,15 @@ impl Quarantined {
         self.0.extents.iter().map(|&(offset, len)| (base + offset, len)).collect()
     }
 
-    /// Who might still touch it; none stands for a worker of this engine.
+    /// Who might still touch it, each once; none stands for a worker of this engine.
     pub fn suspects(&self) -> Vec<Option<EngineName>> {
-        self.0.witnesses.iter().map(|witness| witness.peer().cloned()).collect()
+        let mut suspects = Vec::new();
+        for peer in self.0.witnesses.iter().map(QuiesceCondition::peer) {
+            if !suspects.iter().any(|known: &Option<EngineName>| known.as_ref() == peer) {
+                suspects.push(peer.cloned());
+            }
+        }
+        suspects
     }
 }
 

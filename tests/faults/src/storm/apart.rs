@@ -67,7 +67,7 @@ fn step(board: &mut Board, child: &mut Child, place: u64, seed: u64, way: Way, t
     let end = parse_end(&end).expect("the child answers with an end");
     tally.count(&case, &taken);
     board.give_back(arena, if case.stop.revokes() { &case.extents } else { &[] });
-    let sees = if way == Way::Bounce { Sees::AllButLate } else { Sees::All };
+    let sees = if way == Way::Mapped { Sees::All } else { Sees::AllButLate };
     tally.count_end(&case, &end, taken.landed, sees);
 }
 

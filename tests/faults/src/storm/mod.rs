@@ -178,8 +178,8 @@ impl Storm {
     fn sees(&self) -> Sees {
         match self.way {
             _ if self.is_apart => Sees::Told,
-            Way::Bounce => Sees::AllButLate,
-            _ => Sees::All,
+            Way::Bounce | Way::ProcessVm => Sees::AllButLate,
+            Way::Mapped => Sees::All,
         }
     }
 

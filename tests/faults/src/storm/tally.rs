@@ -14,7 +14,7 @@ use crate::pair::PATIENCE;
 pub enum Sees {
     /// To the byte.
     All,
-    /// To the byte, but that a deadline does not wait for an owner who has begun.
+    /// To the byte, but that a deadline does not wait for an owner, or a thread for the kernel's call, that has begun.
     AllButLate,
     /// What it was told has landed; more may have.
     Told,
