@@ -12,7 +12,7 @@ use penstock::session::{Frame, RegionNews, RegionsAdvertised};
 use penstock::{Engine, Rights, SystemEnv};
 use penstock_conformance::folder::Folder;
 use penstock_conformance::rogue::{Intruder, Rogue};
-use penstock_conformance::stage::PATIENCE;
+
 use penstock_conformance::{Place, Setting};
 use rustix::net::sockopt::set_socket_linger;
 

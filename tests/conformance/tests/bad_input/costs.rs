@@ -9,7 +9,6 @@ use penstock::session::{Frame, RegionNews, RegionsAdvertised};
 use penstock::{Config, Engine, Rights, SystemEnv};
 use penstock_conformance::folder::Folder;
 use penstock_conformance::rogue::{Intruder, Rogue, encoded};
-use penstock_conformance::stage::PATIENCE;
 use penstock_conformance::{Place, Setting};
 use rustix::fs::{MemfdFlags, memfd_create};
 
