@@ -6,6 +6,8 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,7 +52,31 @@ struct State {
 }
 
 /// Those of all processes that anybody has a part in.
-static ALL: Mutex<BTreeMap<u32, Weak<Queue>>> = Mutex::new(BTreeMap::new());
+struct Table {
+    maker: Maker,
+    queues: Mutex<BTreeMap<u32, Weak<Queue>>>,
+}
+
+/// A forked child makes one of its own: a fork may have caught the lock of its parent's.
+static ALL: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+
+impl Table {
+    fn of_this_process() -> &'static Self {
+        // SYNC blocking-table: pairs with the exchange below: whoever finds a table finds it whole.
+        let found = ALL.load(Ordering::Acquire);
+        // SAFETY: null, or made below and never freed.
+        if let Some(table) = unsafe { found.as_ref() }.filter(|table| !table.maker.is_ancestor()) {
+            return table;
+        }
+        let fresh: &'static Self = Box::leak(Box::new(Self { maker: Maker::this_process(), queues: Mutex::default() }));
+        // SYNC blocking-table: pairs with the load above.
+        match ALL.compare_exchange(found, ptr::from_ref(fresh).cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            // SAFETY: another thread of this process has made it, and it is never freed.
+            Err(other) => unsafe { &*other },
+        }
+    }
+}
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -66,7 +92,7 @@ impl BlockingCalls {
         if process == 0 {
             return Self(make());
         }
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Table::of_this_process().queues.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(&process).and_then(Weak::upgrade).filter(|queue| !queue.maker.is_ancestor());
         let queue = known.unwrap_or_else(|| {
             all.retain(|_, queue| queue.strong_count() > 0);

@@ -92,8 +92,10 @@ class Held:
 @contextlib.contextmanager
 def stopped_card() -> Iterator[None]:
     """The process that executes what streams are given does nothing meanwhile."""
-    tasks = pathlib.Path("/proc/self/task").iterdir()
-    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    children = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # A thread that has ended meanwhile.
+            children += (task / "children").read_text().split()
     (card,) = (int(pid) for pid in children if "penstock-cuda" in pathlib.Path("/proc", pid, "comm").read_text())
     os.kill(card, signal.SIGSTOP)
     try:

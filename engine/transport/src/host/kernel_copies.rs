@@ -41,7 +41,6 @@ pub(super) struct KernelCopies {
     queue: Arc<Queue>,
     /// Copies what is next in it.
     copy: Arc<Copy>,
-    touch: Touch,
     pages: Arc<HeldPages>,
     under_way: usize,
     /// Something was posted since it was looked last for what has ended.
@@ -61,8 +60,9 @@ struct Queue {
     peer_index: usize,
 }
 
-#[derive(Default)]
 struct State {
+    /// What the peer sees. The thread lets go of it, too: who posted may not look for a long time.
+    touch: Touch,
     waiting: VecDeque<Job>,
     running: Running,
     /// When the thread was asked for; none: it has said that nothing is left.
@@ -72,6 +72,13 @@ struct State {
     spans: Vec<Vec<Span>>,
     /// The same, for what one call moves.
     merged: Vec<Span>,
+}
+
+impl State {
+    fn new(touch: Touch) -> Self {
+        let (waiting, ended, spans, merged) = Default::default();
+        Self { touch, waiting, running: Running::default(), asked: None, ended, spans, merged }
+    }
 }
 
 /// A batch that waits.
@@ -105,7 +112,7 @@ impl KernelCopies {
         let queue = Arc::new(Queue {
             run: Arc::clone(run),
             copy: OnceLock::new(),
-            state: Mutex::default(),
+            state: Mutex::new(State::new(Touch::new(owner_state.kernel_hazard(peer_index, worker)))),
             bell,
             ready,
             peer_index: peer_index as usize,
@@ -113,14 +120,7 @@ impl KernelCopies {
         let copied = Arc::clone(&queue);
         let copy: Arc<Copy> = Arc::new(move || copied.copy_next());
         queue.copy.get_or_init(|| Arc::downgrade(&copy));
-        Self {
-            queue,
-            copy,
-            touch: Touch::new(owner_state.kernel_hazard(peer_index, worker)),
-            pages: owner_state.held_pages(peer_index, worker),
-            under_way: 0,
-            is_fresh: false,
-        }
+        Self { queue, copy, pages: owner_state.held_pages(peer_index, worker), under_way: 0, is_fresh: false }
     }
 
     /// Has a batch copied, unless something was withdrawn. Called under the lane's own hazard, by which the peer knows of calls that are about to
@@ -134,22 +134,22 @@ impl KernelCopies {
         if self.under_way == BATCHES_MAX {
             return Err(PostError::Full);
         }
-        self.touch.enter();
+        let mut state = self.queue.state();
+        state.touch.enter();
         let now = revisions();
         let asked = if now != batch.checked_at {
             Err(PostError::StaleRevisions(now))
-        } else if !self.touch.may_hold(now.remote) || !self.pages.may_hold(now.local) {
+        } else if !state.touch.may_hold(now.remote) || !self.pages.may_hold(now.local) {
             // Somebody may wait for what is under way: that only becomes less until all of it has ended.
             Err(PostError::Full)
         } else {
-            self.touch.hold(now.remote);
+            state.touch.hold(now.remote);
             Ok(self.pages.hold(now.local, std::iter::once(batch.local_region.region.0)))
         };
-        self.touch.leave();
+        state.touch.leave();
         let hold = asked?;
         self.under_way += 1;
         self.is_fresh = true;
-        let mut state = self.queue.state();
         // All of it with the first batch: most lanes never post one.
         if state.merged.capacity() == 0 && state.running.batches.is_empty() {
             state.waiting.reserve(BATCHES_MAX);
@@ -189,7 +189,7 @@ impl KernelCopies {
     fn take_ended(&mut self, events: &mut dyn LaneEvents) {
         while self.under_way > 0 {
             let Some((completion_id, result)) = self.queue.state().ended.pop_front() else { return };
-            self.release();
+            self.under_way -= 1;
             events.completed(completion_id, result.map_err(Failure::from));
         }
     }
@@ -209,15 +209,11 @@ impl KernelCopies {
         }
         let place = state.waiting.iter().position(|job| job.completion_id == completion_id)?;
         let job = state.waiting.remove(place);
+        state.touch.released();
         drop(state);
         drop(job);
-        self.release();
-        Some(CancelledOp::Quiesced)
-    }
-
-    fn release(&mut self) {
         self.under_way -= 1;
-        self.touch.released();
+        Some(CancelledOp::Quiesced)
     }
 
     /// Whether a batch is under way.
@@ -257,7 +253,8 @@ impl Queue {
         let (result, own) = first.copy(&spans);
         drop(holds);
         let mut state = self.state();
-        let State { running, ended, .. } = &mut *state;
+        let State { running, ended, touch, .. } = &mut *state;
+        running.batches.iter().for_each(|_| touch.released());
         (running.since, running.process) = (None, None);
         // All of it was moved, or nobody knows what.
         ended.extend(running.batches.drain(..).map(|(completion_id, bytes)| (completion_id, result.map(|()| bytes))));
