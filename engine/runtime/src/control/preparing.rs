@@ -24,8 +24,6 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(40);
 #[derive(Default)]
 pub(super) struct Preparing {
     regions: BTreeMap<u32, Preparation>,
-    /// Since when there are any.
-    since: Option<Timestamp>,
     /// Behind a message that may name one of them, each with the number of the last region that had begun by then.
     said: VecDeque<(u64, ControlMessage)>,
     begun: u64,
@@ -35,6 +33,7 @@ struct Preparation {
     region: Arc<Region>,
     generation: u32,
     number: u64,
+    since: Timestamp,
     /// An earlier generation of it was told.
     replaces: bool,
     stage: Arc<AtomicU8>,
@@ -58,28 +57,20 @@ impl Preparing {
 
     /// Whether whoever asks now waits.
     pub(super) fn holds_answers(&self, now: Timestamp) -> bool {
-        self.since.is_some_and(|since| now.since(since) < ANSWER_WITHIN)
+        let oldest = self.regions.values().map(|one| one.since).min();
+        oldest.is_some_and(|since| now.since(since) < ANSWER_WITHIN)
     }
 
     /// Those that are prepared by now, under the generation that they were prepared for.
     pub(super) fn take_done(&mut self) -> Vec<(Arc<Region>, u32)> {
         // SYNC prepared: pairs with the swap in begin(): what was registered before is found.
         let done = self.regions.extract_if(.., |_, one| one.stage.load(Ordering::Acquire) == DONE);
-        let done = done.map(|(_, one)| (one.region, one.generation)).collect();
-        self.look_for_end();
-        done
+        done.map(|(_, one)| (one.region, one.generation)).collect()
     }
 
     /// A region is gone.
     pub(super) fn forget(&mut self, gone: impl Fn(u32) -> bool) {
         self.regions.retain(|&id, _| !gone(id));
-        self.look_for_end();
-    }
-
-    fn look_for_end(&mut self) {
-        if self.regions.is_empty() {
-            self.since = None;
-        }
     }
 
     /// Whether a region has to be prepared, and is not yet; then it is by `run`, in another thread.
@@ -106,9 +97,8 @@ impl Preparing {
             return false;
         }
         self.begun += 1;
-        let (region, number) = (Arc::clone(region), self.begun);
-        self.regions.insert(id, Preparation { region, generation, number, replaces, stage });
-        self.since.get_or_insert(run.now);
+        let (region, number, since) = (Arc::clone(region), self.begun, run.now);
+        self.regions.insert(id, Preparation { region, generation, number, since, replaces, stage });
         true
     }
 }

@@ -84,6 +84,7 @@ impl State {
 /// A batch that waits.
 struct Job {
     completion_id: u64,
+    transfer: u64,
     direction: Direction,
     local: Window,
     remote: ProcessVmMemory,
@@ -162,8 +163,8 @@ impl KernelCopies {
         spans.extend_from_slice(batch.spans);
         let bytes = batch.spans.iter().map(|span| span.len).sum();
         let (local, remote) = (local.clone(), remote.clone());
-        let (completion_id, direction) = (batch.completion_id, batch.direction);
-        state.waiting.push_back(Job { completion_id, direction, local, remote, spans, bytes, hold });
+        let (completion_id, transfer, direction) = (batch.completion_id, batch.transfer, batch.direction);
+        state.waiting.push_back(Job { completion_id, transfer, direction, local, remote, spans, bytes, hold });
         // Asked once more where the system had no thread for it.
         let is_asked =
             state.running.since.is_some() || state.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN_AFTER);
@@ -276,9 +277,10 @@ fn emptied(mut spans: Vec<Span>) -> Vec<Span> {
 }
 
 impl Job {
-    /// Whether it may be copied by the same call as another, which has so many bytes by now.
+    /// Whether it may be copied by the same call as another, which has so many bytes by now. What fails, fails for one transfer.
     fn goes_with(&self, other: &Self, bytes: u64) -> bool {
-        self.direction == other.direction
+        self.transfer == other.transfer
+            && self.direction == other.direction
             && bytes + self.bytes <= AT_ONCE_MAX
             && self.local.is_same(&other.local)
             && self.remote.is_same(&other.remote)

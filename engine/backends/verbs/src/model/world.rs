@@ -69,9 +69,9 @@ pub(super) struct AdapterState {
     /// The queue of each request to this key of a peer breaks.
     pub(super) break_at: Option<u32>,
     pub(super) refuse_registrations: u64,
-    /// What it does with memory of devices.
     /// How long it takes to pin memory.
     pub(super) pins_for: Duration,
+    /// What it does with memory of devices.
     pub(super) refuses_dma_bufs: bool,
     pub(super) reaches_peer_memory: bool,
     pub(super) refuse_cqs: u64,
