@@ -25,6 +25,7 @@ use penstock_transport::{
 use crate::error::{ConnectError, RegionError};
 use crate::kept_fds::KeptFds;
 use crate::peer_counters::Counters;
+use crate::statistics::Tally;
 
 /// A peer's memory of a device is not reached, for this reason.
 fn unreached(why: &str) -> String {
@@ -461,9 +462,15 @@ impl PeerState {
         self.peer_view.liveness() == Liveness::Died
     }
 
-    /// Takes new regions, each with its descriptors. Answers of how many there was no room for the descriptors.
-    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, ReceivedFds)>) -> Result<u64, Unlearned> {
-        let (mut book, mut short) = (self.book(), 0);
+    /// Takes new regions, each with its descriptors, and counts those whose descriptors there was no room for:
+    /// before anybody who waits for them can see them.
+    pub(crate) fn learn_regions(
+        &self,
+        revision: u64,
+        news: Vec<(RegionNews, ReceivedFds)>,
+        without_fds: &Tally,
+    ) -> Result<(), Unlearned> {
+        let mut book = self.book();
         for (news, received) in news {
             // What it replaces does not count any more.
             book.forget(news.id);
@@ -474,11 +481,10 @@ impl PeerState {
                 ReceivedFds::All(fds) => KeptFds::keep(fds, &self.fd_budget).ok_or(NoFds::Budget),
                 ReceivedFds::Short => Err(NoFds::Process),
             };
-            short += u64::from(fds.is_err());
-            let without_fds = fds.as_ref().err().copied();
+            without_fds.add(u64::from(fds.is_err()));
             let entry = RemoteEntry {
+                without_fds: fds.as_ref().err().copied(),
                 fds: Mutex::new(fds.ok()),
-                without_fds,
                 memory: OnceLock::new(),
                 elsewhere: Mutex::default(),
                 news,
@@ -489,7 +495,7 @@ impl PeerState {
         self.peer_view.on_revision(revision);
         book.introduced = true;
         self.news.notify_all();
-        Ok(short)
+        Ok(())
     }
 
     pub(crate) fn forget_regions(&self, revision: u64, gone: &[(u32, u32)]) {

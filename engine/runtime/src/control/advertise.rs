@@ -21,6 +21,7 @@ use super::introduce::Introduction;
 use super::preparing::{PrepareElsewhere, Preparing};
 use super::{Control, Phase, Talk};
 use crate::peer_state::{PeerState, ReceivedFds, Unlearned};
+use crate::statistics::Tally;
 
 /// The longest path of a region, in bytes.
 const PATH_BYTES_MAX: usize = 768;
@@ -276,8 +277,13 @@ pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: WithdrawnRanges) -> b
     makes_sense
 }
 
-/// Takes a peer's announcement. Answers of how many regions there was no room for the descriptors.
-pub(super) fn learn(peer: &PeerState, regions: RegionsAdvertised, received: FrameFds) -> Result<u64, Unlearned> {
+/// Takes a peer's announcement, and counts the regions whose descriptors there was no room for.
+pub(super) fn learn(
+    peer: &PeerState,
+    regions: RegionsAdvertised,
+    received: FrameFds,
+    without_fds: &Tally,
+) -> Result<(), Unlearned> {
     let FrameFds { fds, expected } = received;
     // Behind those that this process could take are the places of the others.
     let mut places: Vec<Place> = fds.into_iter().map(Place::Received).collect();
@@ -303,7 +309,7 @@ pub(super) fn learn(peer: &PeerState, regions: RegionsAdvertised, received: Fram
         }
         news.push((region, own));
     }
-    peer.learn_regions(regions.revision, news)
+    peer.learn_regions(regions.revision, news, without_fds)
 }
 
 /// What is at a place of a frame's descriptors.

@@ -397,13 +397,10 @@ impl<E: Env> Control<E> {
             Phase::Open { peer, .. } => {
                 let makes_sense = match frame {
                     Frame::Regions(regions) => {
-                        let learned = advertise::learn(peer, regions, fds);
+                        let learned = advertise::learn(peer, regions, fds, &self.shared.knocks.regions_without_fds);
                         self.heard_regions(token);
                         match learned {
-                            Ok(without_fds) => {
-                                self.shared.knocks.regions_without_fds.add(without_fds);
-                                true
-                            }
+                            Ok(()) => true,
                             Err(Unlearned::Nonsense) => false,
                             Err(Unlearned::TooMuch) => {
                                 self.shared.knocks.announced_too_much.add(1);
