@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use penstock_core::budget::BudgetShare;
 use penstock_core::env::BlockingJob;
 use rustix::process::Pid;
-use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::MemoryError;
 use crate::fork::Maker;
@@ -181,15 +181,19 @@ impl Queue {
     }
 }
 
-/// Who polls is often bound to one core, and a thread made there is bound to it, too: the two would take turns by time slices. So this one goes where the
-/// system lets processes run that choose nothing, and its control group.
+/// Who polls is often bound to one core, and a thread made there is bound to it, too: the two would take turns by time slices. So this one goes to
+/// the others of those where the system lets processes run that choose nothing, and its control group.
 fn leave_single_core() {
     let Ok(inherited) = sched_getaffinity(None) else { return };
-    if inherited.count() > 1 {
+    if inherited.count() != 1 {
         return;
     }
-    let Some(all) = sched_getaffinity(Some(Pid::INIT)).ok().filter(|all| all.count() > 1) else { return };
-    if let Err(error) = sched_setaffinity(None, &all) {
+    let Some(mut others) = sched_getaffinity(Some(Pid::INIT)).ok() else { return };
+    (0..CpuSet::MAX_CPU).filter(|&core| inherited.is_set(core)).for_each(|core| others.unset(core));
+    if others.count() == 0 {
+        return;
+    }
+    if let Err(error) = sched_setaffinity(None, &others) {
         tracing::debug!(%error, "a thread for a peer's calls stays on the core of who began it");
     }
 }

@@ -5,6 +5,8 @@
 //! its own, and this process counts its pages by region.
 
 use std::collections::VecDeque;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,9 @@ const STALLED_AFTER: Duration = Duration::from_millis(500);
 /// A thread that has begun nothing after so long may not have been there.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
+/// Calls go on without asking again as long as this: then other lanes have their turn.
+const TURN: Duration = Duration::from_millis(2);
+
 /// Has calls made that may wait for the peer's process.
 pub type BlockingRun = Arc<dyn Fn(BlockingJob) + Send + Sync>;
 
@@ -43,6 +48,8 @@ pub(super) struct KernelCopies {
     copy: Arc<Copy>,
     pages: Arc<HeldPages>,
     under_way: usize,
+    /// What has ended, on its way to the worker.
+    told: Vec<(u64, Result<u64, Cause>)>,
     /// Something was posted since it was looked last for what has ended.
     is_fresh: bool,
 }
@@ -54,6 +61,8 @@ struct Queue {
     /// As the lane has it.
     copy: OnceLock<Weak<Copy>>,
     state: Mutex<State>,
+    /// For who polls: it takes no lock as long as nothing has ended.
+    has_ended: AtomicBool,
     /// The worker's own bell, and its bit for the peer.
     bell: Bell,
     ready: ReadyBits,
@@ -67,7 +76,7 @@ struct State {
     running: Running,
     /// When the thread was asked for; none: it has said that nothing is left.
     asked: Option<Instant>,
-    ended: VecDeque<(u64, Result<u64, Cause>)>,
+    ended: Vec<(u64, Result<u64, Cause>)>,
     /// Emptied, to be filled again.
     spans: Vec<Vec<Span>>,
     /// The same, for what one call moves.
@@ -114,14 +123,16 @@ impl KernelCopies {
             run: Arc::clone(run),
             copy: OnceLock::new(),
             state: Mutex::new(State::new(Touch::new(owner_state.kernel_hazard(peer_index, worker)))),
+            has_ended: AtomicBool::new(false),
             bell,
             ready,
             peer_index: peer_index as usize,
         });
         let copied = Arc::clone(&queue);
-        let copy: Arc<Copy> = Arc::new(move || copied.copy_next());
+        let copy: Arc<Copy> = Arc::new(move || copied.take_turn());
         queue.copy.get_or_init(|| Arc::downgrade(&copy));
-        Self { queue, copy, pages: owner_state.held_pages(peer_index, worker), under_way: 0, is_fresh: false }
+        let (pages, told) = (owner_state.held_pages(peer_index, worker), Vec::new());
+        Self { queue, copy, pages, under_way: 0, told, is_fresh: false }
     }
 
     /// Has a batch copied, unless something was withdrawn. Called under the lane's own hazard, by which the peer knows of calls that are about to
@@ -155,6 +166,7 @@ impl KernelCopies {
         if state.merged.capacity() == 0 && state.running.batches.is_empty() {
             state.waiting.reserve(BATCHES_MAX);
             state.ended.reserve(BATCHES_MAX);
+            self.told.reserve(BATCHES_MAX);
             state.spans.extend((0..BATCHES_MAX).map(|_| Vec::with_capacity(SPANS_PER_POST)));
             state.merged.reserve(BATCHES_MAX * SPANS_PER_POST);
             state.running.batches.reserve(BATCHES_MAX);
@@ -180,7 +192,7 @@ impl KernelCopies {
 
     /// Tells of what has ended. Where nothing has, and nothing more was posted, the thread may need this very core.
     pub(super) fn collect(&mut self, events: &mut dyn LaneEvents) {
-        let (before, is_fresh) = (self.under_way, std::mem::take(&mut self.is_fresh));
+        let (before, is_fresh) = (self.under_way, mem::take(&mut self.is_fresh));
         self.take_ended(events);
         if self.under_way > 0 && self.under_way == before && !is_fresh {
             std::thread::yield_now();
@@ -188,8 +200,15 @@ impl KernelCopies {
     }
 
     fn take_ended(&mut self, events: &mut dyn LaneEvents) {
-        while self.under_way > 0 {
-            let Some((completion_id, result)) = self.queue.state().ended.pop_front() else { return };
+        // SYNC kernel-copies: pairs with the store behind a call: what is told here was put there before.
+        if self.under_way == 0 || !self.queue.has_ended.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.queue.state();
+        self.queue.has_ended.store(false, Ordering::Relaxed); // SYNC kernel-copies: under the lock, as all stores
+        mem::swap(&mut state.ended, &mut self.told);
+        drop(state);
+        for (completion_id, result) in self.told.drain(..) {
             self.under_way -= 1;
             events.completed(completion_id, result.map_err(Failure::from));
         }
@@ -228,16 +247,29 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies what waits, as far as it is worth one call, and asks for more of that: so lanes of several workers take turns.
-    fn copy_next(&self) {
+    /// Copies what waits for a while, and asks for a further turn: so lanes of several workers take turns.
+    fn take_turn(&self) {
+        let until = Instant::now() + TURN;
         let mut state = self.state();
-        let Some(first) = state.waiting.pop_front() else {
-            state.asked = None; // All of it was given up, or somebody else has it.
-            return;
-        };
+        while Instant::now() < until {
+            let Some(first) = state.waiting.pop_front() else {
+                state.asked = None; // All of it is done, was given up, or somebody else has it.
+                return;
+            };
+            state = self.copy_with_others(first, state);
+        }
+        state.asked = Some(Instant::now());
+        drop(state);
+        if let Some(copy) = self.copy.get().and_then(Weak::upgrade) {
+            (self.run)(BlockingJob::Again(copy));
+        }
+    }
+
+    /// Copies a batch, and what waits behind it as far as it is worth one call.
+    fn copy_with_others<'a>(&'a self, first: Job, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let mut holds = [const { None }; BATCHES_MAX];
-        let (mut bytes, mut running) = (first.bytes, std::mem::take(&mut state.running));
-        let mut spans = std::mem::take(&mut state.merged);
+        let (mut bytes, mut running) = (first.bytes, mem::take(&mut state.running));
+        let mut spans = mem::take(&mut state.merged);
         spans.extend_from_slice(&first.spans);
         running.batches.push((first.completion_id, first.bytes));
         while let Some(next) = state.waiting.pop_front_if(|next| next.goes_with(&first, bytes)) {
@@ -259,15 +291,11 @@ impl Queue {
         (running.since, running.process) = (None, None);
         // All of it was moved, or nobody knows what.
         ended.extend(running.batches.drain(..).map(|(completion_id, bytes)| (completion_id, result.map(|()| bytes))));
+        self.has_ended.store(true, Ordering::Release); // SYNC kernel-copies: pairs with the load of who polls
         state.spans.push(own);
         state.merged = emptied(spans);
-        let has_more = !state.waiting.is_empty();
-        state.asked = has_more.then(Instant::now);
-        drop(state);
-        if has_more && let Some(copy) = self.copy.get().and_then(Weak::upgrade) {
-            (self.run)(BlockingJob::Again(copy));
-        }
         self.bell.mark_and_ring(&self.ready, self.peer_index);
+        state
     }
 }
 
