@@ -121,16 +121,22 @@ pub struct Foreign {
 }
 
 /// Vectors for one system call.
-type Vectors = Vec<libc::iovec>;
+#[derive(Debug)]
+struct Vectors(Vec<libc::iovec>);
+
+// SAFETY: they are read by the kernel alone, and what they point to is kept by whoever has them.
+unsafe impl Send for Vectors {}
+// SAFETY: as above.
+unsafe impl Sync for Vectors {}
 
 /// Spans of this process that the kernel writes into another one: the bare system call, ready to be made.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ForeignWrite {
     pid: i32,
     /// Keeps what the vectors point to.
     _local: Window,
     /// For each call both sides' vectors, and the bytes that it moves.
-    calls: Vec<(Vectors, Vectors, usize)>,
+    calls: Arc<[(Vectors, Vectors, usize)]>,
 }
 
 impl ForeignWrite {
@@ -147,7 +153,7 @@ impl ForeignWrite {
         let call = |spans: &[Span]| {
             let here = spans.iter().map(|span| vector(base + span.local, span.len)).collect();
             let there = spans.iter().map(|span| vector(target.address + span.remote, span.len)).collect();
-            (here, there, spans.iter().map(|span| span.len as usize).sum())
+            (Vectors(here), Vectors(there), spans.iter().map(|span| span.len as usize).sum())
         };
         let calls = spans.spans.chunks(Self::VECTORS_MAX).map(call).collect();
         Ok(Self { pid: target.pid, _local: local.clone(), calls })
@@ -155,7 +161,7 @@ impl ForeignWrite {
 
     /// Writes every span once.
     pub fn write(&self) -> io::Result<()> {
-        for (here, there, bytes) in &self.calls {
+        for (Vectors(here), Vectors(there), bytes) in &*self.calls {
             let (count, far_count) = (here.len() as libc::c_ulong, there.len() as libc::c_ulong);
             // SAFETY: `here` points into a window that this keeps mapped, within its bounds; the kernel checks
             // what `there` points to in the other process, whose memory it is.

@@ -1,5 +1,8 @@
 //! D1: memory that the applications allocated themselves, on the same host.
 
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use penstock::config::{PagesChoice, Progress, TransportName};
@@ -15,7 +18,7 @@ use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
-use crate::measure::cores::Stay;
+use crate::measure::cores::{Stay, stay_on};
 use crate::measure::interleave;
 use crate::perf::Options;
 use crate::raw::{CheckedSpans, Foreign, ForeignWrite};
@@ -23,6 +26,7 @@ use crate::workload::Workload;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const CALL: &str = "process_vm_writev alone";
+const HANDED: &str = "the same by another thread";
 const GOAL: Goal = Goal::RatioAtMost(1.05);
 
 /// What takes turns.
@@ -30,10 +34,13 @@ const GOAL: Goal = Goal::RatioAtMost(1.05);
 enum Turn {
     Engine,
     Call,
+    Handed,
 }
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
-    Ok(vec![foreign(effort)?, pool_backed(effort)?])
+    let mut rows = foreign(effort)?;
+    rows.push(pool_backed(effort)?);
+    Ok(rows)
 }
 
 /// Arrays whose storage is pool memory: nothing is different from M3, and that is the point.
@@ -44,14 +51,15 @@ fn pool_backed(effort: &Effort) -> Result<Row, LabError> {
     Ok(row.noted(&describe(&report, "pool memory as the storage of both arrays, one adaptive worker")))
 }
 
-/// Arrays that the applications allocated: only the kernel can reach from one into the other.
-fn foreign(effort: &Effort) -> Result<Row, LabError> {
+/// Arrays that the applications allocated: only the kernel can reach from one into the other. Such a call may wait for the other process, so the engine
+/// never makes it where it polls: what it costs to have it made elsewhere is a floor of its own.
+fn foreign(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let pins = Pins::choose();
     let _stay = Stay::on(&pins.near);
     let spec = Options::new(Workload::find("kv16")?).layout();
     let mut arrays = Arrays::open(effort, &pins, &spec)?;
     let mut engine = arrays.plans();
-    let times = interleave(effort.limit(), &[Turn::Engine, Turn::Call], |turn| match turn {
+    let times = interleave(effort.limit(), &[Turn::Engine, Turn::Call, Turn::Handed], |turn| match turn {
         Turn::Engine => Ok(match &engine {
             Ok(plans) => match arrays.engine_round(plans) {
                 Ok(nanos) => nanos,
@@ -63,18 +71,23 @@ fn foreign(effort: &Effort) -> Result<Row, LabError> {
             Err(_) => f64::NAN,
         }),
         Turn::Call => arrays.call_round(),
+        Turn::Handed => arrays.handed_round(),
     })?;
-    // The floor does the same work: it too is looked at.
+    // The floors do the same work: they too are looked at.
     arrays.prove(Arrays::call_round)?;
+    arrays.prove(Arrays::handed_round)?;
     let proven = engine.and_then(|plans| arrays.prove(|arrays| arrays.engine_round(&plans)));
+    let floors = [(CALL, &times[1][..]), (HANDED, &times[2][..])];
     Ok(match proven {
         Ok(bytes) => {
-            let row = Row::compared("shm", (&times[0], "us", 1e3), (CALL, &times[1]), GOAL);
-            let path = arrays.ends.peer.path().to_owned();
-            row.noted(&format!("inline; {path}; {:.0} MB verified on both sides", bytes as f64 / 1e6))
+            let path = arrays.ends.peer.path();
+            let note = format!("inline; {path}; {:.0} MB verified on both sides", bytes as f64 / 1e6);
+            floors.map(|floor| Row::compared("shm", (&times[0], "us", 1e3), floor, GOAL).noted(&note)).into()
         }
-        Err(error) => Row::unreached("shm", ("us", 1e3), (CALL, &times[1]), GOAL)
-            .noted(&format!("the engine was not measured: {error}")),
+        Err(error) => {
+            let note = format!("the engine was not measured: {error}");
+            floors.map(|floor| Row::unreached("shm", ("us", 1e3), floor, GOAL).noted(&note)).into()
+        }
     })
 }
 
@@ -85,11 +98,13 @@ struct Arrays {
     spec: LayoutSpec,
     layout: Layout,
     calls: Vec<ForeignWrite>,
+    elsewhere: Elsewhere,
     next: usize,
 }
 
 impl Arrays {
     fn open(effort: &Effort, pins: &Pins, spec: &LayoutSpec) -> Result<Self, LabError> {
+        let elsewhere = Elsewhere::start(pins.far.clone());
         let mut ends = Ends::open(&EndsSpec {
             transport: TransportName::Shm,
             pool_bytes: 1 << 20,
@@ -123,7 +138,7 @@ impl Arrays {
             ForeignWrite::new(near.window(), foreign, &spans).map_err(LabError::refused("prepare process_vm_writev"))
         };
         let calls = layout.sets().iter().map(call).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { ends, near, spec: spec.clone(), layout, calls, next: 0 })
+        Ok(Self { ends, near, spec: spec.clone(), layout, calls, elsewhere, next: 0 })
     }
 
     /// One plan a set.
@@ -163,6 +178,14 @@ impl Arrays {
         Ok(start.elapsed().as_nanos() as f64)
     }
 
+    fn handed_round(&mut self) -> Result<f64, LabError> {
+        let set = self.take_set();
+        let call = self.calls[set].clone();
+        let start = Instant::now();
+        self.elsewhere.write(call).map_err(LabError::refused("write into the target's array by another thread"))?;
+        Ok(start.elapsed().as_nanos() as f64)
+    }
+
     /// Wipes the target's array, moves every set, and has the target look at every byte.
     fn prove(&mut self, mut round: impl FnMut(&mut Self) -> Result<f64, LabError>) -> Result<u64, LabError> {
         match self.ends.ask(&Command::WipeAllocated)? {
@@ -175,6 +198,51 @@ impl Arrays {
         match self.ends.ask(&Command::CheckAllocated(self.spec.clone()))? {
             Reply::Checked { bytes } => Ok(bytes),
             other => Err(other.unexpected()),
+        }
+    }
+}
+
+/// A thread that makes the bare call while whoever asked for it polls.
+struct Elsewhere {
+    /// Taken when it goes.
+    asks: Option<Sender<ForeignWrite>>,
+    ended: Receiver<io::Result<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Elsewhere {
+    fn start(cores: Vec<usize>) -> Self {
+        let (asks, asked) = channel::<ForeignWrite>();
+        let (tells, ended) = channel();
+        let thread = std::thread::spawn(move || {
+            stay_on(&cores);
+            while let Ok(call) = asked.recv() {
+                if tells.send(call.write()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { asks: Some(asks), ended, thread: Some(thread) }
+    }
+
+    fn write(&self, call: ForeignWrite) -> io::Result<()> {
+        let gone = || io::Error::other("the thread is gone");
+        self.asks.as_ref().ok_or_else(gone)?.send(call).map_err(|_| gone())?;
+        loop {
+            match self.ended.try_recv() {
+                Ok(result) => return result,
+                Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                Err(TryRecvError::Disconnected) => return Err(gone()),
+            }
+        }
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.asks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // A panic there has been printed.
         }
     }
 }
