@@ -28,6 +28,9 @@ const SOON_FREED_BYTES: u64 = 256 << 20;
 const CLOGGED_JOBS: usize = 1024;
 const CLOGGED_FOR: Duration = Duration::from_secs(1);
 
+/// Only of calls that take so long it is looked for whom they wait.
+const STUCK_FOR: Duration = Duration::from_millis(100);
+
 /// How long a thread that has nothing to do waits for more: to make one takes longer than most calls.
 const LINGER: Duration = Duration::from_millis(20);
 
@@ -37,6 +40,8 @@ pub struct BlockingCalls(Arc<Queue>);
 
 struct Queue {
     process: u32,
+    /// When that process began: one that has its id later has another.
+    started: Option<u64>,
     maker: Maker,
     state: Mutex<State>,
     /// For the thread, where it has nothing to do.
@@ -49,6 +54,13 @@ struct State {
     has_thread: bool,
     /// When the call began that is under way.
     begun: Option<Instant>,
+}
+
+/// When the process with this id was started, by the kernel's clock.
+fn start_of(process: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The state follows the name, which is in brackets and may contain anything; the start is 19 words further.
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
 /// Those of all processes that anybody has a part in.
@@ -87,16 +99,18 @@ impl std::fmt::Debug for Queue {
 impl BlockingCalls {
     /// That of the process with this id; zero: of one whose id is not known, and who shares it with nobody.
     pub fn of(process: u32) -> Self {
-        let make =
-            || Arc::new(Queue { process, maker: Maker::this_process(), state: Mutex::default(), news: Condvar::new() });
+        let make = |started| {
+            let (maker, state, news) = (Maker::this_process(), Mutex::default(), Condvar::new());
+            Arc::new(Queue { process, started, maker, state, news })
+        };
         if process == 0 {
-            return Self(make());
+            return Self(make(None));
         }
         let mut all = Table::of_this_process().queues.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(&process).and_then(Weak::upgrade).filter(|queue| !queue.maker.is_ancestor());
-        let queue = known.unwrap_or_else(|| {
+        let queue = known.filter(|queue| !queue.is_of_another()).unwrap_or_else(|| {
             all.retain(|_, queue| queue.strong_count() > 0);
-            let queue = make();
+            let queue = make(start_of(process));
             all.insert(process, Arc::downgrade(&queue));
             queue
         });
@@ -157,6 +171,12 @@ impl Drop for Queue {
 impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the process for which it is stuck is not the one that has this id now: whoever has it waits for no one else's memory.
+    fn is_of_another(&self) -> bool {
+        let is_stuck = self.state().begun.is_some_and(|begun| begun.elapsed() > STUCK_FOR);
+        is_stuck && start_of(self.process) != self.started
     }
 
     fn work(&self) {
@@ -288,6 +308,23 @@ mod tests {
         let (said, heard) = channel();
         slow.run(move || said.send(()).unwrap());
         heard.recv().unwrap();
+    }
+
+    #[test]
+    fn who_has_the_id_of_a_dead_process_does_not_wait_for_its_calls() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (ends, waits) = channel::<()>();
+        BlockingCalls::of(child.id()).run(move || assert!(waits.recv().is_err()));
+        thread::sleep(2 * STUCK_FOR);
+        assert!(BlockingCalls::of(child.id()).is_stuck(STUCK_FOR), "it lives, and its calls wait for each other");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let next = BlockingCalls::of(child.id());
+        assert!(!next.is_stuck(Duration::ZERO));
+        let (said, heard) = channel();
+        next.run(move || said.send(()).unwrap());
+        heard.recv().unwrap();
+        drop(ends);
     }
 
     #[test]

@@ -591,15 +591,18 @@ impl<E: Env> Shared<E> {
         let (place, mut busy) = (peer.peer_index, Vec::new());
         let (state, mut revision) = (&self.segments.owner_state, u64::MAX);
         let mut found = state.observe(place..place + 1, None, revision);
-        if found.iter().any(OwnActivity::has_pages) || peer.peer_view.fence().is_some() {
-            // Cards and the kernel answer for what is older than a withdrawal: here is one that concerns nothing.
+        peer.peer_view.observe(peer.index_at_peer, &mut busy);
+        if !found.is_empty() || !busy.is_empty() || peer.peer_view.fence().is_some() {
+            // Cards, the kernel, and lanes that are never without a copy answer for what is older than a withdrawal: here is one that concerns
+            // nothing.
             revision = state.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
             self.tell_of_withdrawal();
             found = state.observe(place..place + 1, None, revision);
+            busy.clear();
+            peer.peer_view.observe(peer.index_at_peer, &mut busy);
         }
         let ours = |activity| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), activity };
         let mut witnesses: Vec<QuiesceCondition> = found.into_iter().map(ours).collect();
-        peer.peer_view.observe(peer.index_at_peer, &mut busy);
         witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(peer), busy }));
         if peer.peer_view.fence().is_some() {
             witnesses.push(QuiesceCondition::Cards { peer: Arc::clone(peer), revision });
@@ -653,7 +656,9 @@ fn coalesce(extents: &[(u64, u64)]) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_memory::PoolSpec;
+    use penstock_core::Span;
+    use penstock_core::config::{Progress, TransportName};
+    use penstock_memory::{HostMemory, PoolSpec};
 
     use super::*;
 
@@ -682,6 +687,60 @@ mod tests {
         drop(renewing);
         assert!(held.is_released());
         assert!(held.renewing().is_none(), "blocks that may be in use again are not renewed");
+    }
+
+    /// Copies of the kernel keep a lane busy without a gap: it says that older ones have ended once something was withdrawn.
+    #[test]
+    fn whoever_watches_a_peer_that_always_copies_hears_that_older_copies_have_ended() {
+        const BYTES: u64 = 16 << 20;
+        const PATIENCE: Duration = Duration::from_secs(20);
+        let folder = std::env::temp_dir().join(format!("penstock-watch-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let [near, far] = ["near", "far"].map(|name| {
+            let config = crate::Config::default().named(name).directory(&folder).transports([TransportName::Shm]);
+            crate::Engine::start(config.progress(Progress::Adaptive).workers(1)).unwrap()
+        });
+        let memory = || HostMemory::from_vec(vec![0; BYTES as usize]).unwrap();
+        let _there = far.register(memory(), "kv", Rights::READ_WRITE).unwrap();
+        let here = near.register(memory(), "kv", Rights::NONE).unwrap();
+        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
+        let remote = peer.wait_region("kv", PATIENCE).unwrap();
+        assert_eq!(remote.access_path(), "process_vm");
+        let whole = [Span { local: 0, remote: 0, len: BYTES }];
+        let plan = crate::Plan::write(&here, &remote).extents(&whole).build().unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let submit = || peer.submit(&plan, crate::Submit::new().within(PATIENCE)).unwrap();
+                let mut last = submit();
+                while !is_over.load(Ordering::Relaxed) {
+                    std::mem::replace(&mut last, submit()).wait().unwrap();
+                }
+                last.wait().unwrap();
+            });
+            let began = std::time::Instant::now();
+            let writer = far.engine.shared.peers.possible_writers().pop().unwrap();
+            let stop_if = |so| {
+                is_over.fetch_or(so, Ordering::Relaxed);
+                so
+            };
+            let revision = || far.engine.shared.segments.owner_state.view().revision();
+            for _ in 0..5 {
+                let (mut witnesses, before) = (Vec::new(), revision());
+                while witnesses.is_empty() {
+                    witnesses = far.engine.shared.witnesses_of(&writer);
+                    assert!(!stop_if(began.elapsed() > PATIENCE), "nobody copies");
+                }
+                assert!(!stop_if(revision() == before), "without a gap these copies would never be the older ones");
+                while !have_settled(&mut witnesses) {
+                    assert!(!stop_if(began.elapsed() > PATIENCE), "copies that have ended long ago are waited for");
+                    std::thread::yield_now();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        drop((near, far));
+        let _ = std::fs::remove_dir_all(&folder);
     }
 
     #[test]

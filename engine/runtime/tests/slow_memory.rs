@@ -41,11 +41,11 @@ fn a_pool_that_is_long_in_mapping_holds_up_who_uses_it_and_nobody_else() {
     source.compute(&output, 1, 100);
     let begun = Instant::now();
     let mut answers = 0;
-    while begun.elapsed() < Duration::from_millis(300) {
-        there.refresh(Duration::from_secs(1)).unwrap();
+    while begun.elapsed() < Duration::from_millis(300) || answers < 4 {
+        there.refresh(PATIENCE).unwrap();
         answers += 1;
+        assert!(begun.elapsed() < 2 * PATIENCE, "the control loop has answered {answers} times");
     }
-    assert!(answers > 3, "the control loop has answered {answers} times");
     assert_eq!((input.try_next(), output.poll()), (None, None), "it was mapped where it holds up everybody");
     drop(release);
     let tokens = loop {
@@ -72,7 +72,7 @@ fn engine(folder: &Path, name: &str) -> Engine {
 #[test]
 fn memory_that_does_not_answer_ends_its_own_transfers_and_holds_up_nobody() {
     const BYTES: usize = 64 << 10;
-    const DEADLINE: Duration = Duration::from_millis(200);
+    const DEADLINE: Duration = Duration::from_millis(600);
     let _turn = turn();
     let test = "memory_that_does_not_answer_ends_its_own_transfers_and_holds_up_nobody";
     let Some(withheld) = Withheld::new(BYTES, test) else { return };
@@ -102,17 +102,17 @@ fn memory_that_does_not_answer_ends_its_own_transfers_and_holds_up_nobody() {
     let transfer = to_slow.submit(&stuck, Submit::new().within(DEADLINE)).unwrap();
     // Everybody else goes on, in the session and beside it.
     let mut honest_moves = 0;
-    while begun.elapsed() < DEADLINE / 2 {
+    while begun.elapsed() < DEADLINE / 2 || honest_moves < 4 {
         let moved = to_honest.submit(&honestly, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
         assert_eq!(moved.bytes, BYTES as u64);
         honest_moves += 1;
     }
-    assert!(honest_moves > 3, "{honest_moves} transfers of an honest peer");
+    assert!(begun.elapsed() < DEADLINE, "{honest_moves} transfers of an honest peer");
     to_slow.notify(NoteId(1), b"here", Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
     to_slow.refresh(Duration::from_secs(1)).unwrap();
     let fault = transfer.wait().unwrap_err();
     assert_eq!(fault.cause, Cause::DeadlineExceeded, "{fault}");
-    assert!(begun.elapsed() < DEADLINE + Duration::from_millis(300), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < DEADLINE + Duration::from_secs(1), "{:?}", begun.elapsed());
     assert!(!transfer.cancel(Duration::ZERO).local.is_quiesced(), "the kernel has its memory");
     // What it does not touch is free; what it touches is not, until it lets go.
     assert!(other.deregister(Duration::from_millis(100)).unwrap().is_quiesced());

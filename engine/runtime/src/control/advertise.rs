@@ -92,11 +92,7 @@ impl<E: Env> Control<E> {
         }
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.renewals.announceable(shared.segments.owner_state.view().revision());
-        let run = PrepareElsewhere {
-            run: &|job| shared.run_for_ourselves(job),
-            tell: &|| shared.tell_prepared(token),
-            now: shared.env.now(),
-        };
+        let run = PrepareElsewhere { run: &|job| shared.run_for_ourselves(job), tell: &|| shared.tell_prepared(token) };
         let mut sent = Ok(());
         if !peer.peer_view.has_cpu_access() {
             for frame in announced.next_withdrawals(&shared.segments.owner_state) {

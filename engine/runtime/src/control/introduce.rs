@@ -13,7 +13,7 @@ use penstock_flows::Event;
 use penstock_session::Frame;
 
 use super::heartbeat::PendingPing;
-use super::{Control, Phase, Talk};
+use super::{Control, Phase, Question, Talk};
 use crate::manager::key_of;
 use crate::peer_state::PeerState;
 
@@ -106,7 +106,8 @@ impl<E: Env> Control<E> {
         peer.completed();
         if let Some(Talk { phase: Phase::Open { announced, .. }, .. }) = self.talks.get_mut(&token) {
             announced.introduced_by = None;
-            self.questions.extend(announced.asked.take().map(|number| (token, number)));
+            let asked = self.shared.env.now();
+            self.questions.extend(announced.asked.take().map(|number| Question { token, number, asked }));
         }
     }
 
@@ -120,12 +121,13 @@ impl<E: Env> Control<E> {
             self.advertise_changes();
         }
         let now = self.shared.env.now();
-        for (token, number) in std::mem::take(&mut self.questions) {
+        for question in std::mem::take(&mut self.questions) {
+            let Question { token, number, asked } = question;
             let Some(Talk { phase: Phase::Open { peer, announced, .. }, .. }) = self.talks.get_mut(&token) else {
                 continue;
             };
-            if number != 0 && announced.preparing.holds_answers(now) {
-                self.questions.push((token, number));
+            if number != 0 && announced.preparing.holds_answer(asked, now) {
+                self.questions.push(question);
                 continue;
             }
             let is_complete = announced.introduction == Introduction::Over;

@@ -114,6 +114,13 @@ impl<E: Env> Talk<E> {
     }
 }
 
+/// Somebody waits for an answer.
+struct Question {
+    token: u64,
+    number: u64,
+    asked: Timestamp,
+}
+
 /// The control loop of one engine.
 pub(crate) struct Control<E: Env> {
     shared: Arc<Shared<E>>,
@@ -129,8 +136,8 @@ pub(crate) struct Control<E: Env> {
     later: Later,
     probes: Vec<Probe>,
     last_probe: u64,
-    /// Who has asked for an answer in this turn, and under which number.
-    questions: Vec<(u64, u64)>,
+    /// Those that are not answered yet.
+    questions: Vec<Question>,
     /// By token, so that whoever came first is served first, in every run alike.
     talks: BTreeMap<u64, Talk<E>>,
     next_completion_id: u64,
@@ -422,7 +429,7 @@ impl<E: Env> Control<E> {
                     Frame::Settled => self.heard_settled(token),
                     Frame::Rested => self.heard_rested(token),
                     Frame::Ping { number } => {
-                        self.questions.push((token, number));
+                        self.questions.push(Question { token, number, asked: self.shared.env.now() });
                         true
                     }
                     Frame::Pong { number } => {

@@ -33,7 +33,6 @@ struct Preparation {
     region: Arc<Region>,
     generation: u32,
     number: u64,
-    since: Timestamp,
     /// An earlier generation of it was told.
     replaces: bool,
     stage: Arc<AtomicU8>,
@@ -55,10 +54,9 @@ impl Preparing {
         self.regions.values().any(|one| one.replaces)
     }
 
-    /// Whether whoever asks now waits.
-    pub(super) fn holds_answers(&self, now: Timestamp) -> bool {
-        let oldest = self.regions.values().map(|one| one.since).min();
-        oldest.is_some_and(|since| now.since(since) < ANSWER_WITHIN)
+    /// Whether whoever asked at that time waits.
+    pub(super) fn holds_answer(&self, asked: Timestamp, now: Timestamp) -> bool {
+        !self.regions.is_empty() && now.since(asked) < ANSWER_WITHIN
     }
 
     /// Those that are prepared by now, under the generation that they were prepared for.
@@ -97,8 +95,9 @@ impl Preparing {
             return false;
         }
         self.begun += 1;
-        let (region, number, since) = (Arc::clone(region), self.begun, run.now);
-        self.regions.insert(id, Preparation { region, generation, number, since, replaces, stage });
+        // What waits for an earlier generation, which is told no more, waits for this one.
+        let number = self.regions.get(&id).map_or(self.begun, |earlier| earlier.number);
+        self.regions.insert(id, Preparation { region: Arc::clone(region), generation, number, replaces, stage });
         true
     }
 }
@@ -118,11 +117,10 @@ impl Drop for EndsPreparation {
     }
 }
 
-/// How something is done in another thread, who hears of its end, and what time it is.
+/// How something is done in another thread, and who hears of its end.
 pub(super) struct PrepareElsewhere<'a> {
     pub(super) run: &'a dyn Fn(BlockingJob),
     pub(super) tell: &'a dyn Fn() -> Arc<dyn Fn() + Send + Sync>,
-    pub(super) now: Timestamp,
 }
 
 impl<E: Env> Shared<E> {

@@ -288,6 +288,9 @@ impl<E: Env> Worker<E> {
         }
         let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
         let bytes = result.unwrap_or(0);
+        // Before anybody hears of its end.
+        let is_counted = !matches!(op.state, OpState::Ignored | OpState::Detached);
+        self.own().statistics.bytes.add(if is_counted { bytes } else { 0 });
         let finishes = match (op.state, result) {
             (OpState::Ignored | OpState::Detached, _) => {
                 if op.local_pending {
@@ -304,7 +307,6 @@ impl<E: Env> Worker<E> {
                 slot.release_claim(0, op.plan_units)
             }
         };
-        self.own().statistics.bytes.add(bytes);
         self.op_completed(op.key, finishes);
     }
 

@@ -146,6 +146,7 @@ fn bytes_that_a_peer_has_not_taken_yet_may_still_land_there_until_it_has_or_is_l
         let plan = Plan::write(&pool, &remote).extents(&whole).build().unwrap();
         far.halt(true);
         let transfer = peer.submit(&plan, Submit::new().within(8 * SOON)).unwrap();
+        until("it is under way", || near.statistics().async_ops >= 1);
         std::thread::sleep(Duration::from_millis(50));
         let answer = transfer.cancel(Duration::from_millis(500));
         assert!(answer.local.is_quiesced(), "{answer:?}");

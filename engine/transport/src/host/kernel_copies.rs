@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -52,6 +53,8 @@ pub(super) struct KernelCopies {
     told: Vec<(u64, Result<u64, Cause>)>,
     /// Something was posted since it was looked last for what has ended.
     is_fresh: bool,
+    /// When it was looked last whether there is a thread.
+    looked: Instant,
 }
 
 type Copy = dyn Fn() + Send + Sync;
@@ -132,7 +135,7 @@ impl KernelCopies {
         let copy: Arc<Copy> = Arc::new(move || copied.take_turn());
         queue.copy.get_or_init(|| Arc::downgrade(&copy));
         let (pages, told) = (owner_state.held_pages(peer_index, worker), Vec::new());
-        Self { queue, copy, pages, under_way: 0, told, is_fresh: false }
+        Self { queue, copy, pages, under_way: 0, told, is_fresh: false, looked: Instant::now() }
     }
 
     /// Has a batch copied, unless something was withdrawn. Called under the lane's own hazard, by which the peer knows of calls that are about to
@@ -177,17 +180,20 @@ impl KernelCopies {
         let (local, remote) = (local.clone(), remote.clone());
         let (completion_id, transfer, direction) = (batch.completion_id, batch.transfer, batch.direction);
         state.waiting.push_back(Job { completion_id, transfer, direction, local, remote, spans, bytes, hold });
-        // Asked once more where the system had no thread for it.
+        self.ask(state);
+        Ok(batch.spans.len())
+    }
+
+    /// Asks for the thread, unless it was asked for: once more where the system had none.
+    fn ask(&self, mut state: MutexGuard<'_, State>) {
         let is_asked =
             state.running.since.is_some() || state.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN_AFTER);
-        if !is_asked {
-            state.asked = Some(Instant::now());
+        if is_asked || state.waiting.is_empty() {
+            return;
         }
+        state.asked = Some(Instant::now());
         drop(state);
-        if !is_asked {
-            (self.queue.run)(BlockingJob::Again(Arc::clone(&self.copy)));
-        }
-        Ok(batch.spans.len())
+        (self.queue.run)(BlockingJob::Again(Arc::clone(&self.copy)));
     }
 
     /// Tells of what has ended. Where nothing has, and nothing more was posted, the thread may need this very core.
@@ -196,6 +202,10 @@ impl KernelCopies {
         self.take_ended(events);
         if self.under_way > 0 && self.under_way == before && !is_fresh {
             std::thread::yield_now();
+            if self.looked.elapsed() > ASK_AGAIN_AFTER {
+                self.looked = Instant::now();
+                self.ask(self.queue.state());
+            }
         }
     }
 
@@ -283,7 +293,9 @@ impl Queue {
         running.process = Some(Arc::clone(first.remote.process()));
         state.running = running;
         drop(state);
-        let (result, own) = first.copy(&spans);
+        // Who writes the log may panic: the kernel is done by then.
+        let copied = catch_unwind(AssertUnwindSafe(|| first.copy(&spans)));
+        let (result, own) = copied.unwrap_or_else(|_| (Err(Cause::MemoryGone), Vec::new()));
         drop(holds);
         let mut state = self.state();
         let State { running, ended, touch, .. } = &mut *state;

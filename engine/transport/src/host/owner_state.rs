@@ -294,13 +294,6 @@ pub struct OwnActivity {
     pages: Option<OlderPages>,
 }
 
-impl OwnActivity {
-    /// Whether the kernel may have pages.
-    pub fn has_pages(&self) -> bool {
-        self.pages.is_some()
-    }
-}
-
 impl OwnerStateView {
     /// Looks at the state of an engine with so many workers.
     pub fn over(range: SharedRange, workers: usize) -> Result<Self, JoinError> {

@@ -173,7 +173,7 @@ fn a_lane_that_is_dropped_takes_its_pages_back() {
     let seen = busy(&sides[0]);
     let begun = Instant::now();
     sides[0].lane = None;
-    assert!(begun.elapsed() < Duration::from_millis(50), "nobody waits for the kernel");
+    assert!(begun.elapsed() < Duration::from_secs(2), "nobody waits for the kernel");
     assert_eq!(busy(&sides[0]).len(), 1, "it has not said its last word");
     // Who has this place next says nothing for it.
     let mut next = penstock_transport::mediated::Touch::new(sides[0].segments.owner_state.hazard(PARTY, 0));
