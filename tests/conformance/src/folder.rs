@@ -11,10 +11,16 @@ impl Folder {
     /// A fresh, empty folder.
     pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-conformance-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("the folder for temporary files can be written");
-        Self(path)
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("penstock-conformance-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                // Left by a process that was killed, and had this number.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("the folder for temporary files cannot be written: {error}"),
+            }
+        }
     }
 
     /// Where it is.

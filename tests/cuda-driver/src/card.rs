@@ -181,9 +181,19 @@ impl Client {
 
     /// The card does nothing from now on, and this process knows it before anything else is asked of it.
     pub(crate) fn fail(&self, status: u32) {
-        if self.tell(Kind::Fail, [u64::from(status), 0, 0, 0], None).is_ok() {
+        if self.tell_failure(status) {
             let _ = self.wait_until_heard();
         }
+    }
+
+    /// The same, without waiting for the card. Answers whether it was told.
+    pub(crate) fn tell_failure(&self, status: u32) -> bool {
+        self.tell(Kind::Fail, [u64::from(status), 0, 0, 0], None).is_ok()
+    }
+
+    /// How often streams were given something.
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
     }
 
     fn send(&self, message: Message, file: Option<&OwnedFd>, entries: &[Entry]) -> Result<(), u32> {

@@ -58,13 +58,28 @@ pub(crate) mod status {
     pub(crate) const UNKNOWN: u32 = 999;
 }
 
-/// For tests: the card of this process is lost from now on. What waits in its streams is never done, and no function is called.
+/// For tests: the card of this process is lost, before it does anything else. What waits in its streams is never done, and no function is called.
+/// Nobody waits until it has heard of that.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn penstock_cuda_stand_in_lose() {
     if let Ok(client) = card::client() {
-        client.fail(status::ECC_UNCORRECTABLE);
+        client.tell_failure(status::ECC_UNCORRECTABLE);
     }
+}
+
+/// For tests: whether it has heard that it is lost.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn penstock_cuda_stand_in_is_lost() -> bool {
+    card::client_of_failed().is_ok_and(|client| client.failure() != 0)
+}
+
+/// For tests: how often streams were given something.
+// SAFETY: nothing else in a program has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn penstock_cuda_stand_in_given() -> u64 {
+    card::client_of_failed().map_or(0, card::Client::given)
 }
 
 /// The function of this name, as the release of this number has it.

@@ -247,10 +247,11 @@ fn stand_in_wakes_a_worker_that_sleeps() {
     let card = Card::of_this_process();
     card.hold();
     let transfer = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
-    let (before, asleep) = (pair.near.statistics().sleeps, Duration::from_millis(100));
-    std::thread::sleep(asleep);
-    let slept = pair.near.statistics().sleeps - before;
-    assert!((5..60).contains(&slept), "{slept} sleeps in {asleep:?}: it sleeps, and looks every few milliseconds");
+    let (before, begun) = (pair.near.statistics().sleeps, Instant::now());
+    // It sleeps, and looks every few milliseconds.
+    staged::wait_until(|| pair.near.statistics().sleeps >= before + 10);
+    let (slept, time) = (pair.near.statistics().sleeps - before, begun.elapsed());
+    assert!(slept < 5 + time.as_millis() as u64 * 6 / 10, "{slept} sleeps in {time:?}");
     assert!(transfer.poll().is_none());
     card.go_on();
     transfer.wait().unwrap();
@@ -307,9 +308,9 @@ fn stand_in_a_lost_card_ends_all_within_its_deadline() {
     let plan = Plan::write(&host, &device).extents(&all).build().unwrap();
     pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap();
     let card = Card::of_this_process();
-    card.hold();
+    let given = card.hold();
     let transfers: Vec<_> = (0..4).map(|_| pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap()).collect();
-    std::thread::sleep(Duration::from_millis(30));
+    given.wait_for_more();
     let begun = Instant::now();
     card.lose();
     for transfer in transfers {
@@ -652,9 +653,9 @@ fn stand_in_a_session_that_ends_under_copies_leaves_when_they_have_passed() {
     };
     let (from_device, from_host) = (plan(&pair.peer, "device"), plan(&other, "other"));
     let card = Card::of_this_process();
-    card.hold();
+    let given = card.hold();
     let transfer = pair.peer.submit(&from_device, Submit::new().within(PATIENCE)).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    given.wait_for_more();
     assert!(!pair.peer.disconnect(Duration::from_millis(100)), "the session has not left");
     assert_eq!(transfer.wait().unwrap_err().cause, Cause::PeerClosed);
     // The worker goes on meanwhile, and what the card writes is not let go of.
@@ -682,9 +683,9 @@ fn stand_in_an_engine_that_closes_under_copies_answers_by_its_deadline_and_lets_
     let all = [Span { local: 0, remote: 0, len: MIB }];
     let plan = Plan::write(&pool, &region).extents(&all).build().unwrap();
     let card = Card::of_this_process();
-    card.hold();
+    let given = card.hold();
     let transfer = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    given.wait_for_more();
     let begun = Instant::now();
     let held = pair.near.close(Duration::from_millis(200));
     assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());

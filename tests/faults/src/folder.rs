@@ -16,6 +16,8 @@ impl Folder {
     /// If the folder cannot be made.
     pub fn new(label: &str) -> Self {
         let path = std::env::temp_dir().join(format!("penstock-faults-{}-{label}", std::process::id()));
+        // A process that was killed, and had this number, may have left it.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("the folder for temporary files can be written");
         Self(path)
     }

@@ -9,17 +9,20 @@
 //! - [`write_again_and_again`]: the writer
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::{Blocks, Cause, Engine, LocalQuiesce, Peer, Plan, Pool, PoolSpec, Quarantined, Rights, Submit};
 use penstock::{SubmitError, SystemEnv, Transfer};
+use penstock_verbs::model::ModelAdapter;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child::{Child, from_word, say, to_word};
 use crate::folder::Folder;
 use crate::pair::{PATIENCE, config, submit};
+use crate::rails;
 use crate::seed::{Random, Seed};
 
 /// Bytes of a block.
@@ -110,6 +113,21 @@ impl Stage {
         let folder = Folder::new(label);
         let config = config(folder.path(), "owner", TransportName::Shm, Progress::Adaptive);
         let engine = Engine::start(config).expect("an engine starts in a fresh folder");
+        Self::of(folder, engine, program)
+    }
+
+    /// The same with an owner that has cards, and is reached by its address, too.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub fn over_cards(label: &str, program: &str, cards: &[Arc<ModelAdapter>]) -> Self {
+        let folder = Folder::new(label);
+        let config = config(folder.path(), "owner", TransportName::Tcp, Progress::Adaptive);
+        let engine = rails::start(config.transports([TransportName::Shm]), SystemEnv, cards);
+        Self::of(folder, engine, program)
+    }
+
+    fn of(folder: Folder, engine: Engine, program: &str) -> Self {
         let spec = PoolSpec::host(BLOCKS as u64 * BLOCK_BYTES).block(BLOCK_BYTES).label("board");
         let pool = engine.pool(spec.rights(Rights::READ_WRITE)).expect("there is memory for a small pool");
         let written = pool.take(WRITTEN).expect("the pool is fresh");

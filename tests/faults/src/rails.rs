@@ -129,9 +129,13 @@ impl Party {
     }
 }
 
-fn start(config: Config, wire: Severing, cards: &[Arc<ModelAdapter>]) -> Engine<Severing> {
+/// An engine over these cards, and what the configuration allows besides.
+///
+/// # Panics
+/// If it does not start.
+pub fn start<E: Env>(config: Config, env: E, cards: &[Arc<ModelAdapter>]) -> Engine<E> {
     let cards: Vec<_> = cards.iter().map(|card| -> Arc<dyn Adapter> { Arc::clone(card) as _ }).collect();
-    let started = Engine::start_making(wire, config, |segments, registry| {
+    let started = Engine::start_making(env, config, |segments, registry| {
         let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
         let made = VerbsTransport::new(segments, registry, cards, VerbsOptions::default());
         let made: Arc<dyn Transport> = Arc::new(made.map_err(io::Error::other)?);

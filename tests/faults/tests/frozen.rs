@@ -4,13 +4,16 @@
 
 use std::time::{Duration, Instant};
 
+use penstock::config::Progress;
 use penstock::limits::COPY_BYTES_MAX;
-use penstock::{Cause, NoteId, Notified, PoolSpec, RenewError, Submit, Window};
+use penstock::{Cause, NoteId, Notified, Plan, PlanError, PoolSpec, RegionError, RenewError, Span, Submit, Window};
 use penstock_faults::child::Child;
 use penstock_faults::frozen::{
     BLOCK_BYTES, BLOCKS, DATA, Stage, Stopped, WRITTEN, start_writer, wait_until, written_extent,
 };
-use penstock_faults::pair::PATIENCE;
+use penstock_faults::pair::{PATIENCE, submit};
+use penstock_faults::rails::Party;
+use penstock_verbs::model::{ModelNetwork, Options, Pace};
 
 const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
 /// Frozen copies until one is seen to land bytes after it was let go: one stopped at its very end lands none.
@@ -129,6 +132,52 @@ fn fresh_memory_makes_the_blocks_of_a_frozen_writer_good_again_and_what_it_still
     assert_eq!((statistics.quarantines, statistics.renewals), (RENEWALS as u64, RENEWALS as u64));
     stage.writer.finish();
     healthy.finish();
+}
+
+/// Nobody at the other end of a card sees what was withdrawn, and the fresh pages are pinned for as long as that takes: until it is told of them, a
+/// peer must not take the old ones for the region's.
+#[test]
+fn over_cards_no_plan_is_built_over_old_pages_while_the_fresh_ones_are_being_pinned() {
+    const PINNED: Duration = Duration::from_millis(1500);
+    let network = ModelNetwork::new(Options { pace: Pace::Thread, ..Options::default() });
+    let (far_card, near_card) = (network.adapter(), network.adapter());
+    let mut stage = Stage::over_cards("frozen-cards", CHILD, std::slice::from_ref(&far_card));
+    let near = Party::start(stage.folder.path(), "near", Progress::Adaptive, &[near_card]);
+    let peer = near.engine.connect_address(&stage.engine.addresses()[0].to_string(), PATIENCE).unwrap();
+    let source = near.pool("source", WRITTEN as u64 * BLOCK_BYTES);
+    source.window().fill(0, source.bytes(), DATA).unwrap();
+    let all = [Span { local: 0, remote: 0, len: source.bytes() }];
+    let plan = || Plan::write(&source, &peer.region("board")?).extents(&all).build();
+    assert!(peer.wait_region("board", PATIENCE).is_ok());
+    let old = plan().unwrap();
+    submit(&peer, &old, Submit::new().within(PATIENCE)).wait().unwrap();
+
+    let (stopped, held) = stage.freeze();
+    stage.lay();
+    far_card.pin_for(PINNED);
+    stage.pool.renew(&held, PATIENCE).expect("only the other process is frozen");
+    let begun = Instant::now();
+    let mut asked = 0;
+    while begun.elapsed() < PINNED * 2 / 3 {
+        peer.refresh(PATIENCE).unwrap();
+        asked += 1;
+        match plan().err() {
+            Some(PlanError::Region(RegionError::Renewed { .. } | RegionError::NewsUnderWay { .. })) => {}
+            other => panic!("{other:?} at question {asked}, while nothing of the fresh pages was told"),
+        }
+        let fault = submit(&peer, &old, Submit::new().within(PATIENCE)).wait().unwrap_err();
+        assert!([Cause::MemoryRenewed, Cause::PlanTooOld].contains(&fault.cause), "{fault}");
+    }
+    assert!(asked > 5, "{asked} questions meanwhile");
+    assert_eq!(stage.landed(), 0, "the owner sees what was written to old pages");
+    let mut fresh = None;
+    assert!(wait_until(|| plan().map(|plan| fresh = Some(plan)).is_ok()), "the fresh pages are never told");
+    submit(&peer, &fresh.unwrap(), Submit::new().within(PATIENCE)).wait().unwrap();
+    assert_eq!(stage.landed(), WRITTEN as u64 * BLOCK_BYTES);
+    drop(stopped);
+    assert!(wait_until(|| held.is_released()), "the writer runs again and is not seen to move: {held:?}");
+    stage.end_of_writing();
+    stage.writer.finish();
 }
 
 #[test]

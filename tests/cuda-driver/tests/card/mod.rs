@@ -249,6 +249,28 @@ pub(crate) fn flushes() -> u64 {
     flushes()
 }
 
+fn given() -> u64 {
+    // SAFETY: the function has this type.
+    let given =
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(own(c"penstock_cuda_stand_in_given")) };
+    given()
+}
+
+/// What the streams of this process had been given at some time.
+pub(crate) struct Given(u64);
+
+impl Given {
+    /// Waits until they were given more: what was begun since has come as far as a card, and a little further.
+    pub(crate) fn wait_for_more(&self) {
+        let end = Instant::now() + PATIENCE;
+        while given() == self.0 {
+            assert!(Instant::now() < end, "no stream is given anything");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Whether synchronous copies of the allocation at this address are done when they return.
 pub(crate) fn has_sync_memops(address: u64) -> bool {
     let mut attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
@@ -284,9 +306,10 @@ impl Card {
         }
     }
 
-    /// It does nothing until [`Card::go_on`].
-    pub(crate) fn hold(&self) {
+    /// It does nothing until [`Card::go_on`]. Answers what its streams were given before.
+    pub(crate) fn hold(&self) -> Given {
         self.signal(libc::SIGSTOP);
+        Given(given())
     }
 
     pub(crate) fn go_on(&self) {
@@ -295,14 +318,19 @@ impl Card {
 
     /// While it is held, it is lost to this process, as if it had fallen off the bus.
     pub(crate) fn lose(&self) {
+        type IsLost = extern "C" fn() -> bool;
         // SAFETY: the function has this type.
         let lose = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(own(c"penstock_cuda_stand_in_lose")) };
-        // It says that it is, so it has to run again; what it hears of that comes before what it has to do.
-        std::thread::scope(|scope| {
-            scope.spawn(move || lose());
-            std::thread::sleep(Duration::from_millis(30));
-            self.go_on();
-        });
+        // SAFETY: as above.
+        let is_lost = unsafe { std::mem::transmute::<*mut c_void, IsLost>(own(c"penstock_cuda_stand_in_is_lost")) };
+        // What it hears of that comes before what it has to do.
+        lose();
+        self.go_on();
+        let end = Instant::now() + PATIENCE;
+        while !is_lost() {
+            assert!(Instant::now() < end, "the card does not hear that it is lost");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn signal(&self, signal: c_int) {

@@ -444,6 +444,8 @@ pub(crate) fn a_lost_card(lose: *mut c_void) {
     let (host, device, stream, event) = (current.pinned(8192), current.memory(MIB), current.stream(), current.event());
     // SAFETY: a function of this type.
     unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(lose)() };
+    // SAFETY: it is there. The card hears of it a moment later.
+    until(|| unsafe { driver.cuStreamQuery(stream) } == Status::ECC_UNCORRECTABLE);
     let before = CALLED.load(Ordering::Relaxed);
     // SAFETY: all is there.
     unsafe {

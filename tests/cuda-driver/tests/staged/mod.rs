@@ -258,10 +258,10 @@ pub(crate) fn host_memory_of_the_callers() {
         }
         // Memory that is taken back between the hops is not written.
         let card = Card::of_this_process();
-        card.hold();
+        let given = card.hold();
         let plan = Plan::read(&near_host, &region("device")).extents(&spans).build().unwrap();
         let transfer = pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
+        given.wait_for_more();
         // What a device has of a lane is one thing to whoever waits, the slot or not.
         let _held = near_host.revoke(&[(0, MIB)], Duration::from_millis(20)).unwrap();
         let before = seen(&windows[0]);
@@ -323,10 +323,10 @@ pub(crate) fn withdrawn_there() {
         stage.near.write(&pattern(MIB, 9));
         let half = |from| stage.plan(true, &[Span { local: from, remote: from, len: MIB / 2 }]);
         let (gone, kept) = (half(0), half(MIB / 2));
-        card.hold();
+        let given = card.hold();
         let submit = |plan| stage.pair.peer.submit(plan, Submit::new().within(PATIENCE)).unwrap();
         let transfers = (submit(&gone), submit(&kept));
-        std::thread::sleep(Duration::from_millis(30));
+        given.wait_for_more();
         let back = stage.far.region().revoke(&[(0, 4096)], Duration::from_millis(50)).unwrap();
         // From host memory the bytes have come as far as the peer's device.
         assert_eq!(back.is_quiesced(), kinds.0 == Device, "{case}");
@@ -354,9 +354,9 @@ pub(crate) fn session_ends() {
             let card = Card::of_this_process();
             let plan = stage.whole(is_write);
             stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap();
-            card.hold();
+            let given = card.hold();
             let transfer = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
-            std::thread::sleep(Duration::from_millis(20));
+            given.wait_for_more();
             let is_held_here = kinds.0 == Device && (kinds.1 == Host || is_write);
             let left = stage.pair.far.close(Duration::from_millis(500));
             assert_eq!(left.is_empty(), is_held_here, "{case}: {left:?}");
@@ -386,9 +386,9 @@ pub(crate) fn cancelled_beside_another_peer() {
     for round in 0..4 {
         let bytes = pattern(BYTES, round);
         stage.near.write(&bytes);
-        card.hold();
+        let given = card.hold();
         let stays = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
+        given.wait_for_more();
         let goes = peer.submit(&beside, Submit::new().within(PATIENCE)).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         let _ = goes.cancel(Duration::from_millis(20));
