@@ -26,11 +26,12 @@ enum Turn {
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let ways = [
-        (Progress::Inline, Manner::SleepOnCounter, 1, "inline: submit to the other thread awake on its event fd"),
-        (Progress::Adaptive, Manner::SleepOnNote, 3, "threaded: application, worker, worker, application; spin 0"),
+        (Progress::Inline, Manner::SleepOnCounter, 1, 1.2, "inline: submit to the other thread awake on its event fd"),
+        // A peer's bell is a datagram socket, which it cannot make block, and three times as dear as an eventfd.
+        (Progress::Adaptive, Manner::SleepOnNote, 3, 1.6, "threaded: application, worker, worker, application; spin 0"),
     ];
     let mut rows = Vec::new();
-    for (progress, manner, hops, note) in ways {
+    for (progress, manner, hops, most, note) in ways {
         let pins = Pins::choose();
         let _stay = Stay::on(&pins.near);
         let mut ends = ends(effort, &pins, TransportName::Shm, (progress, Some(Duration::ZERO)))?;
@@ -44,7 +45,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
             1 => "eventfd, one hop",
             _ => "eventfds, three hops",
         };
-        let row = Row::compared("shm", (&times[0], "us", 1e3), (against, &times[1]), Goal::RatioAtMost(1.2));
+        let row = Row::compared("shm", (&times[0], "us", 1e3), (against, &times[1]), Goal::RatioAtMost(most));
         rows.push(row.noted(note));
         drop(floor);
         let idle = Duration::from_millis(if effort.quick { 500 } else { 3_000 });
