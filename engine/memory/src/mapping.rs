@@ -59,8 +59,8 @@ pub trait PageRegistration: Send {
     /// Some of the addresses are about to get other pages: the device must know none of the old ones any more.
     fn suspend(&mut self);
 
-    /// The other pages are there, and may be registered.
-    fn resume(&mut self);
+    /// The other pages are there, and may be registered. Answers whether they are.
+    fn resume(&mut self) -> bool;
 }
 
 impl fmt::Debug for Mapping {
@@ -172,7 +172,10 @@ impl Mapping {
             let to = self.base.as_ptr().add(offset as usize).cast::<c_void>();
             mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to)
         };
-        registration.iter_mut().for_each(|registration| registration.resume());
+        // What is not registered any more is by the next who needs it, or that one hears why not.
+        if registration.as_mut().is_some_and(|registration| !registration.resume()) {
+            *registration = None;
+        }
         moved?;
         // Its addresses are gone; the memory is this mapping's to unmap.
         std::mem::forget(other);

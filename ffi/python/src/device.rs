@@ -49,7 +49,7 @@ impl Memory {
         let py = object.py();
         let (memory, behind) = if is_torch_tensor(object) {
             let memory = Self::of_torch_tensor(object, MemoryKind::Cuda)?;
-            (memory, named.unwrap_or_else(|| Behind::torch(object)))
+            (memory, named.map_or_else(|| Behind::torch(object), Ok)?)
         } else if let Some(interface) = interface_of(object)? {
             let (memory, own) = of_interface(object, &interface)?;
             (memory, named.unwrap_or(own))

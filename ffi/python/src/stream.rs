@@ -60,17 +60,17 @@ impl Behind {
     }
 
     /// The stream that torch works with now, on the device of a tensor.
-    pub(crate) fn torch(tensor: &Bound<'_, PyAny>) -> Self {
+    pub(crate) fn torch(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
-        let current = || {
-            let torch =
-                py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?.get_item(intern!(py, "torch"))?;
-            let device = tensor.getattr(intern!(py, "device"))?;
-            let cuda = torch.getattr(intern!(py, "cuda"))?;
-            Self::of(&cuda.call_method1(intern!(py, "current_stream"), (device,))?)
-        };
-        // One that does not say is what torch begins with.
-        current().unwrap_or(Self::Stream(LEGACY))
+        let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
+        let torch = modules.call_method1(intern!(py, "get"), (intern!(py, "torch"),))?;
+        let cuda = torch.getattr_opt(intern!(py, "cuda"))?;
+        let current = cuda.map(|cuda| cuda.getattr_opt(intern!(py, "current_stream"))).transpose()?.flatten();
+        // One that has none is what torch begins with.
+        let Some(current) = current else { return Ok(Self::Stream(LEGACY)) };
+        let stream = tensor.getattr(intern!(py, "device")).and_then(|device| current.call1((device,)));
+        let words = |why: &str| format!("torch does not say which stream it works with: {why}");
+        Self::of(&stream.map_err(|error| refused(py, error, words))?)
     }
 
     /// As DLPack numbers it.

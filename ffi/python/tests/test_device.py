@@ -423,6 +423,13 @@ class Streams(WithDevice):
             self.assert_behind(held)
         self.assertEqual(asked, [Tensor.device])
 
+        def broken(device: Any) -> Any:
+            raise RuntimeError("no context")
+
+        torch.cuda = types.SimpleNamespace(current_stream=broken)
+        with unittest.mock.patch.dict(sys.modules, {"torch": torch}):
+            self.refused(Tensor(), "torch does not say which stream it works with: no context")
+
     def test_the_default_streams(self) -> None:
         for number in (1, 2):
             held = self.held(number)

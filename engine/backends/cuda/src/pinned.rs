@@ -57,10 +57,10 @@ impl PageRegistration for PinnedPages {
         }
     }
 
-    fn resume(&mut self) {
-        if let Err(error) = self.register() {
-            tracing::warn!(%error, "memory that was renewed could not be pinned again: copies of devices that name it will fail");
-        }
+    fn resume(&mut self) -> bool {
+        self.register()
+            .inspect_err(|error| tracing::warn!(%error, "memory that was renewed could not be pinned again"))
+            .is_ok()
     }
 }
 

@@ -6,11 +6,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::owner_state::HazardOf;
+
 /// What one lane has left with the kernel.
 #[derive(Debug)]
 pub struct HeldPages {
     peer_index: u32,
     worker: usize,
+    /// The hazard under which it is left.
+    whose: HazardOf,
     state: Mutex<State>,
 }
 
@@ -28,16 +32,16 @@ struct State {
 }
 
 impl HeldPages {
-    pub(super) fn new(peer_index: u32, worker: usize) -> Arc<Self> {
-        Arc::new(Self { peer_index, worker, state: Mutex::default() })
+    pub(super) fn new((peer_index, worker): (u32, usize), whose: HazardOf) -> Arc<Self> {
+        Arc::new(Self { peer_index, worker, whose, state: Mutex::default() })
     }
 
     pub(super) fn peer_index(&self) -> u32 {
         self.peer_index
     }
 
-    pub(super) fn is_of(&self, peer_index: u32, worker: usize) -> bool {
-        (self.peer_index, self.worker) == (peer_index, worker)
+    pub(super) fn is_of(&self, (peer_index, worker): (u32, usize), whose: HazardOf) -> bool {
+        (self.peer_index, self.worker, self.whose) == (peer_index, worker, whose)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,7 +158,7 @@ mod tests {
 
     #[test]
     fn each_region_is_held_by_its_own_sends() {
-        let pages = HeldPages::new(3, 1);
+        let pages = HeldPages::new((3, 1), HazardOf::Lane);
         assert!(pages.older(None, 8, false).is_none() && pages.may_hold(7));
         let first = pages.hold(7, [1, 2, 1].into_iter());
         let second = pages.hold(7, [2].into_iter());
@@ -170,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_has_seen_the_withdrawal_keeps_nobody_waiting() {
-        let pages = HeldPages::new(0, 0);
+        let pages = HeldPages::new((0, 0), HazardOf::Lane);
         let held = pages.hold(8, [1].into_iter());
         assert!(pages.older(Some(1), 8, false).is_none());
         let all = pages.older(None, u64::MAX, false).unwrap();
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_under_way_may_still_leave_some() {
-        let pages = HeldPages::new(0, 0);
+        let pages = HeldPages::new((0, 0), HazardOf::Lane);
         let seen = [Some(1), None].map(|region| pages.older(region, 8, true).unwrap());
         let held = pages.hold(7, [1].into_iter());
         assert!(seen.iter().all(|seen| !seen.are_back()));

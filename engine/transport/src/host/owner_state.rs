@@ -90,7 +90,7 @@ fn hazard_offset(workers: usize, peer_index: u32, worker: usize, whose: HazardOf
 
 /// The hazards of a worker and a peer lie in one line, at these bytes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HazardOf {
+pub(super) enum HazardOf {
     /// The lane's.
     Lane = 0,
     /// Of copies that the kernel makes for it into and out of a peer's memory: only the peer looks at it, as this engine's own pages are counted.
@@ -147,7 +147,16 @@ impl OwnerState {
 
     /// Where a lane counts what it leaves with the kernel.
     pub fn held_pages(&self, peer_index: u32, worker: usize) -> Arc<HeldPages> {
-        let pages = HeldPages::new(peer_index, worker);
+        self.hold_under((peer_index, worker), HazardOf::Lane)
+    }
+
+    /// Where it counts what was lost with devices that had it for the lane: those that go on say nothing of it.
+    pub fn lost_with_devices(&self, peer_index: u32, worker: usize) -> Arc<HeldPages> {
+        self.hold_under((peer_index, worker), HazardOf::Staging)
+    }
+
+    fn hold_under(&self, lane: (u32, usize), whose: HazardOf) -> Arc<HeldPages> {
+        let pages = HeldPages::new(lane, whose);
         let mut all = self.all_held_pages();
         all.retain(|pages| Arc::strong_count(pages) > 1);
         all.push(Arc::clone(&pages));
@@ -167,7 +176,7 @@ impl OwnerState {
         }
         // Looked at behind the hazards: what a call that was not seen has left is here.
         for pages in self.all_held_pages().iter() {
-            let is_its = |busy: &&BusyWorker| busy.whose == HazardOf::Lane && pages.is_of(busy.peer_index, busy.worker);
+            let is_its = |busy: &&BusyWorker| pages.is_of((busy.peer_index, busy.worker), busy.whose);
             let call = busy.iter().find(is_its);
             if peers.contains(&pages.peer_index())
                 && let Some(older) = pages.older(region, revision, call.is_some())

@@ -38,6 +38,10 @@ struct Script {
     posts: usize,
     /// Posts are taken, else there is no room.
     takes_posts: bool,
+    /// What was posted, by completion ids.
+    posted: Vec<u64>,
+    /// Bytes of a write that has ended may be on their way.
+    is_early: bool,
 }
 
 struct Scripted(Arc<Mutex<Script>>);
@@ -46,6 +50,7 @@ impl Lane for Scripted {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
         let mut script = self.0.lock().unwrap();
         script.posts += usize::from(script.takes_posts);
+        script.posted.push(batch.completion_id);
         if script.takes_posts { Ok(Posted::Accepted(batch.spans.len())) } else { Err(PostError::Full) }
     }
 
@@ -64,6 +69,10 @@ impl Lane for Scripted {
 
     fn cancel_op(&mut self, _: u64) -> CancelledOp {
         CancelledOp::Quiesced
+    }
+
+    fn completes_before_placement(&self) -> bool {
+        self.0.lock().unwrap().is_early
     }
 
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {
@@ -247,4 +256,52 @@ fn a_refusal_tells_how_far_withdrawals_have_come() {
         _ => false,
     };
     assert!(said.iter().any(is_refusal), "{said:?}");
+}
+
+/// One that is cancelled between its bytes and the request for their copy: over cards they may not be placed yet.
+#[test]
+fn a_slot_into_which_bytes_may_still_come_is_not_used_again() {
+    for is_early in [false, true] {
+        let mut stage = Stage::new();
+        let memory = HostMemory::from_vec(vec![0; 4096]).unwrap();
+        let local = Memory::Host(memory.window().clone());
+        let slots = RemoteSlots { key: KEY, memory: RemoteMemory::Mapped(memory.window().clone()) };
+        let remote = RemoteMemory::Staged(Arc::new(StagedMemory { bytes: 4096, slots: [Some(slots), None] }));
+        let spans = [Span { local: 0, remote: 0, len: 64 }];
+        let batch = Batch {
+            direction: Direction::Write,
+            local: &local,
+            local_region: KEY,
+            remote_region: KEY,
+            remote: &remote,
+            spans: &spans,
+            hint: Hint::Cached,
+            checked_at: Revisions { local: 0, remote: 0 },
+            completion_id: 5,
+            transfer: 1,
+            transfer_bytes: 64,
+        };
+        assert_eq!(stage.lane.post(&batch), Err(PostError::Full), "it has no slot of the peer");
+        stage.hear(|message| message::put_granted(message, WORKERS, Direction::Write, [3].into_iter())).unwrap();
+        {
+            let mut script = stage.script.lock().unwrap();
+            (script.takes_posts, script.is_early, script.has_room) = (true, is_early, false);
+        }
+        assert_eq!(stage.lane.post(&batch), Ok(Posted::Accepted(1)));
+        let carried = stage.script.lock().unwrap().posted.pop().unwrap();
+        stage.script.lock().unwrap().ends.push((carried, Ok(64)));
+        stage.lane.poll(&mut stage.worker).unwrap();
+        assert_eq!(stage.lane.cancel_op(5), CancelledOp::Quiesced, "nobody was asked for a copy");
+        let again = stage.lane.post(&Batch { completion_id: 6, transfer: 2, ..batch });
+        let expected = if is_early { Err(PostError::Full) } else { Ok(Posted::Accepted(1)) };
+        assert_eq!(again, expected, "early: {is_early}");
+        stage.script.lock().unwrap().has_room = true;
+        stage.said();
+        stage.lane.poll(&mut stage.worker).unwrap();
+        let is_given_back = |(_, said): &(u64, Vec<u8>)| match message::parse(said) {
+            Ok((_, StagingMessage::GivenBack { slots, .. })) => slots.iter().eq([3]),
+            _ => false,
+        };
+        assert_eq!(stage.said().iter().any(is_given_back), is_early, "behind the last of its bytes");
+    }
 }

@@ -18,7 +18,7 @@ use super::slots::{IsOver, SLOT_BYTES, StagingSlot};
 use super::talk::put_heard;
 use super::{StagedSession, is_staged_within};
 use crate::device::DeviceLane;
-use crate::host::{EngineSegments, OwnerStateView};
+use crate::host::{EngineSegments, HeldPages, OwnerStateView};
 use crate::lane::{
     Batch, CancelledOp, CounterRef, Failure, FlushRequest, Handle, Lane, LaneEvents, LaneFault, Note, NotifyPosted,
     NotifyRequest, PostError, Posted,
@@ -56,6 +56,9 @@ pub(super) struct StagedLane {
     pub(super) session: Arc<StagedSession>,
     pub(super) is_over: IsOver,
     pub(super) touch: Touch,
+    /// By region, what was lost with devices of this lane's.
+    lost: Arc<HeldPages>,
+    has_lost: bool,
     pub(super) ready: ReadyBits,
     pub(super) worker: usize,
     pub(super) ops: Vec<Option<StagedOp>>,
@@ -143,6 +146,8 @@ impl StagedLane {
             session: Arc::clone(session),
             is_over,
             touch: Touch::new(segments.owner_state.staging_hazard(peer_index, worker)),
+            lost: segments.owner_state.lost_with_devices(peer_index, worker),
+            has_lost: false,
             ready: segments.mailbox.view().ready(worker),
             worker,
             ops: Vec::new(),
@@ -355,7 +360,7 @@ impl StagedLane {
         }
     }
 
-    /// Nothing of an operation is left, and nobody hears of it. The peer's slot is used again only if it `is_quiet`.
+    /// Nothing of an operation is left, and nobody hears of it. A slot of the other side's is used again only if it `is_quiet`.
     fn take_out(&mut self, place: usize, is_quiet: bool) {
         let Some(op) = self.ops.get_mut(place).and_then(Option::take) else { return };
         let StagedOp { of, slot, grant, mut spans, direction, transfer, transfer_bytes, gives_back, .. } = op;
@@ -374,8 +379,11 @@ impl StagedLane {
             }
             OpOf::Peer { worker, .. } => {
                 let of_peer = if direction == Direction::Read { Direction::Write } else { Direction::Read };
-                if let (Some(granted), Some(slot)) = (self.granted_to(worker), slot) {
-                    granted.slots[of_peer as usize].put(slot);
+                if let Some(granted) = self.granted_to(worker) {
+                    match slot.filter(|_| is_quiet) {
+                        Some(slot) => granted.slots[of_peer as usize].put(slot),
+                        None => granted.slots[of_peer as usize].forget(),
+                    }
                 }
             }
         }
@@ -384,13 +392,23 @@ impl StagedLane {
         self.free.push(place);
     }
 
+    /// Whether no byte of an operation that does not end well is on its way into the peer's slot: where writes complete before they are placed,
+    /// those that the peer has not answered may be.
+    fn is_quiet(&self, op: &StagedOp) -> bool {
+        let has_begun =
+            op.hop == Hop::Remote || (op.hop == Hop::Far && (op.done > 0 || op.is_under_way || op.is_cancelled));
+        !has_begun || !self.inner.completes_before_placement()
+    }
+
     /// An operation has ended, and whoever asked for it hears of that.
     pub(super) fn finish(&mut self, place: usize, result: Result<u64, Failure>, events: &mut dyn LaneEvents) {
         let Some(op) = &self.ops[place] else { return };
-        // Where writes complete before they are placed, one of which the peer has not answered may still be.
-        let has_begun =
-            op.hop == Hop::Remote || (op.hop == Hop::Far && (op.done > 0 || op.is_under_way || op.is_cancelled));
-        let is_quiet = result.is_ok() || !has_begun || !self.inner.completes_before_placement();
+        let is_quiet = match (op.of, &result) {
+            (_, Ok(_)) => true,
+            (OpOf::Worker(_), Err(_)) => self.is_quiet(op),
+            // Who hears that a device has failed never uses the slot again.
+            (OpOf::Peer { .. }, Err(failure)) => failure.cause != Cause::DeviceFailed,
+        };
         let of = op.of;
         self.take_out(place, is_quiet);
         self.tell(of, result, events);
@@ -408,12 +426,18 @@ impl StagedLane {
     /// A device has failed, and may have an operation's memory and its slot for ever.
     fn lose(&mut self, place: usize, failure: Failure, events: &mut dyn LaneEvents) {
         let Some(op) = &mut self.ops[place] else { return };
-        let (of, slot) = (op.of, op.slot.take());
+        let (of, slot, region) = (op.of, op.slot.take(), op.local_region.region);
         if slot.is_some() && matches!(of, OpOf::Worker(_)) {
             self.slots[op.direction as usize] -= 1;
         }
         slot.into_iter().for_each(StagingSlot::withhold);
-        self.take_out(place, true);
+        if self.devices.is_some() {
+            // For ever, for whoever takes that region back, and for nobody else: older than any withdrawal.
+            self.lost.hold(0, std::iter::once(region.0)).lose();
+            self.has_lost = true;
+            self.touch.released();
+        }
+        self.take_out(place, matches!(of, OpOf::Worker(_)));
         match of {
             OpOf::Worker(completion_id) => events.lost(completion_id, failure),
             OpOf::Peer { .. } => self.tell(of, Err(failure), events),
@@ -539,6 +563,7 @@ impl Lane for StagedLane {
     fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
         let is_it = |op: &Option<StagedOp>| op.as_ref().is_some_and(|op| op.of == OpOf::Worker(completion_id));
         let Some(place) = self.ops.iter().position(is_it) else { return self.inner.cancel_op(completion_id) };
+        let is_quiet = self.ops[place].as_ref().is_some_and(|op| self.is_quiet(op));
         let Some(op) = self.ops[place].as_mut() else { return CancelledOp::Quiesced };
         let answer = match op.hop {
             _ if !op.is_under_way => {
@@ -570,7 +595,7 @@ impl Lane for StagedLane {
         };
         match answer {
             CancelledOp::Quiesced => {
-                self.take_out(place, true);
+                self.take_out(place, is_quiet);
                 // Others may wait for what it had of the peer.
                 self.ready.mark(self.session.peer_index as usize);
             }
@@ -617,7 +642,8 @@ impl Lane for StagedLane {
             self.inner = Box::new(GoneLane);
         }
         // What a device has lost is held for ever.
-        is_quiet && self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) && !self.touch.is_held()
+        let has_any = self.has_lost || self.touch.is_held();
+        is_quiet && self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) && !has_any
     }
 
     fn why_broken(&self) -> Option<String> {

@@ -56,6 +56,8 @@ pub struct Staging {
     slots: Box<[[OnceLock<Arc<Slots>>; 2]]>,
     /// By the direction that peers ask for. Made when they are told first of memory of a device.
     for_peers: [OnceLock<Arc<Slots>>; 2],
+    /// Held while some are made: whoever came second would leave its own in the registry.
+    making: Mutex<()>,
 }
 
 /// One session's, whose lanes it gives what they need.
@@ -78,7 +80,8 @@ impl Staging {
         bytes: u64,
     ) -> Self {
         let slots = (0..segments.workers()).map(|_| Default::default()).collect();
-        Self { devices, segments, registry, bytes, slots, for_peers: Default::default() }
+        let (for_peers, making) = Default::default();
+        Self { devices, segments, registry, bytes, slots, for_peers, making }
     }
 
     /// Has a session with a peer of so many workers reach memory of devices, on both sides.
@@ -149,6 +152,7 @@ impl Staging {
         let devices = self.devices.as_ref().ok_or(
             "this transport moves host memory, and `device.staging` is `off` here, so that a device's is not moved through it: set it to `auto`",
         )?;
+        let one_at_a_time = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = match slots.get() {
             Some(slots) => slots,
             None => {
@@ -158,6 +162,7 @@ impl Staging {
                 slots.get_or_init(|| Arc::new(made))
             }
         };
+        drop(one_at_a_time);
         devices.pair(device, &slots.memory).map_err(|error| {
             let bytes = self.bytes;
             format!("bytes are to be staged here, in {bytes} B for each worker and direction (`device.staging_bytes`, which may be lowered), and {error}")

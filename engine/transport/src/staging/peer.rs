@@ -140,6 +140,11 @@ impl Granted {
         self.slots[place] = Some(slot);
     }
 
+    /// The copy has ended, and the peer never uses the slot again.
+    pub(super) fn forget(&mut self) {
+        self.has = self.has.saturating_sub(1);
+    }
+
     /// The peer gives these back. Returns whether it had them.
     pub(super) fn given_back(&mut self, slots: impl Iterator<Item = u32>) -> bool {
         slots.fold(true, |had_all, slot| {
@@ -199,5 +204,11 @@ mod tests {
         assert_eq!((granted.has(), granted.lacks()), (0, 2));
         assert!(!granted.given_back([0].into_iter()), "it has none");
         assert!(granted.take(7).is_none());
+        // What it lost with a device it may have anew.
+        granted.want(WANTED_MAX as u64 + 2);
+        (granted.has, granted.given) = (WANTED_MAX, WANTED_MAX as u64);
+        assert_eq!(granted.lacks(), 0);
+        granted.forget();
+        assert_eq!((granted.has(), granted.lacks()), (WANTED_MAX - 1, 1));
     }
 }

@@ -446,8 +446,8 @@ pub(crate) fn lost() {
     assert_eq!(stage.pair.peer.submit(&host, Submit::new()).unwrap().wait().unwrap().bytes, MIB);
     let again = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
     assert_eq!(again.wait().unwrap_err().cause, Cause::DeviceFailed);
-    // Once anything was taken back, it keeps nothing else waiting.
-    drop(near.revoke(&[(0, 4096)], Duration::from_millis(50)).unwrap());
+    // It has nothing of other memory, and once anything was taken back it keeps nothing else waiting.
+    assert!(near.revoke(&[(0, 4096)], PATIENCE).unwrap().is_quiesced());
     let (begun, plan) = (Instant::now(), stage.whole(true));
     let after = stage.pair.peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap();
     assert_eq!(after.wait().unwrap_err().cause, Cause::DeviceFailed);
