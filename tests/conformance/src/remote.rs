@@ -44,7 +44,7 @@ pub struct Remote {
 
 /// What memif does to the process of a peer: its thread of interrupts gives the shared rings back while a worker may be in them.
 const GOES_WITH_ITS_PEER: &str =
-    "DPDK's memif took the target's process with it when its other end closed (known of 22.11)";
+    "known: DPDK 22.11's memif took the target's process with it when its other end closed";
 
 impl Remote {
     /// Starts a target.

@@ -38,7 +38,7 @@ const ACTS: [&str; 12] = [
 
 /// What a transfer to a rogue may take beyond its deadline, and the room that a busy machine of two processors needs.
 const LATE: Duration = Duration::from_millis(100);
-const ROOM: Duration = Duration::from_millis(300);
+const ROOM: Duration = Duration::from_millis(900);
 
 /// What a transfer to a rogue is given.
 const SHORT: Duration = Duration::from_millis(400);

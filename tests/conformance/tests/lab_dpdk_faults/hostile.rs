@@ -1,9 +1,9 @@
 //! An honest peer beside somebody on the same bridge who sends to the device what it likes, as fast as it can, and sees the peer's packets.
 
 use std::net::SocketAddrV4;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use penstock::{NoteId, Submit};
+use penstock::{Engine, NoteId, PacketStatistics, Submit};
 use penstock_conformance::folder::Folder;
 use penstock_conformance::setting::SOURCE;
 use penstock_conformance::stage::PATIENCE;
@@ -18,6 +18,22 @@ const SLICE: Duration = Duration::from_millis(800);
 const SLICES: usize = 2;
 const HONEST_PORT: u16 = 7401;
 const VICTIM_PORT: u16 = 7411;
+
+/// What was counted, once nothing more of what was injected is on its way.
+fn settled(engine: &Engine) -> PacketStatistics {
+    let begun = Instant::now();
+    let counted = |now: &PacketStatistics| [now.strangers, now.forged, now.replayed, now.corrupt, now.dropped_by_port];
+    let mut last = engine.packet_statistics();
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = engine.packet_statistics();
+        if counted(&now) == counted(&last) {
+            return now;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nobody injects, and more is counted");
+        last = now;
+    }
+}
 
 #[test]
 fn what_others_send_to_the_device_places_nothing_and_ends_nothing() {
@@ -44,7 +60,7 @@ fn what_others_send_to_the_device_places_nothing_and_ends_nothing() {
         let (rate, sent) = beside(|stop| injector.inject(victim, stop), || arena.rate(SLICE, &mut seed));
         rates[1].push(rate);
         arena.is_unharmed();
-        let now = arena.victim.packet_statistics();
+        let now = settled(&arena.victim);
         let counted = [
             now.strangers - last.strangers,
             now.forged - last.forged,
@@ -59,7 +75,7 @@ fn what_others_send_to_the_device_places_nothing_and_ends_nothing() {
         let (rate, sent) = beside(|stop| framer.send(stop), || arena.rate(SLICE, &mut seed));
         rates[2].push(rate);
         arena.is_unharmed();
-        let now = arena.victim.packet_statistics();
+        let now = settled(&arena.victim);
         let strangers = now.strangers - last.strangers;
         eprintln!("frames: {} in all, {sent:?}; strangers {strangers}", sent.all());
         assert!(strangers > 0 && strangers <= sent.strangers, "only whole packets are looked at");

@@ -22,7 +22,7 @@ const EARLY: usize = 5;
 /// From a kill to the end of everything.
 const KNOWN_WITHIN: Duration = Duration::from_millis(100);
 /// From the start of an engine to bytes that have landed there.
-const BACK_WITHIN: Duration = Duration::from_secs(1);
+const BACK_WITHIN: Duration = Duration::from_secs(3);
 
 fn stop(stage: &mut Stage) -> Stopped {
     Stopped::new(stage.target(0).process_id().expect("it is a process of its own"))

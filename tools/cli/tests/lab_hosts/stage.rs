@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use penstock_wire::{Family, Side, TwoHosts};
@@ -32,7 +33,8 @@ impl Text {
         self.0.lock().unwrap().clone()
     }
 
-    fn fill(&self, from: impl Read + Send + 'static) {
+    /// Until there is no more.
+    fn fill(&self, from: impl Read + Send + 'static) -> JoinHandle<()> {
         let text = self.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -40,7 +42,7 @@ impl Text {
                 text.push_str(&line);
                 text.push('\n');
             }
-        });
+        })
     }
 
     /// Waits until these words have been printed.
@@ -109,10 +111,9 @@ impl Stage {
         let mut command = self.program(Side::A, env!("CARGO_BIN_EXE_penstock"), &arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (out, err) = (Text::default(), Text::default());
-        out.fill(child.stdout.take().unwrap());
-        err.fill(child.stderr.take().unwrap());
+        let filling = vec![out.fill(child.stdout.take().unwrap()), err.fill(child.stderr.take().unwrap())];
         out.wait_for(if arguments.contains(&"--json") { "\"serving\"" } else { "Ctrl-C ends it." });
-        Serving { child, out, err }
+        Serving { child, out, err, filling }
     }
 }
 
@@ -121,6 +122,7 @@ pub(crate) struct Serving {
     child: Child,
     pub(crate) out: Text,
     pub(crate) err: Text,
+    filling: Vec<JoinHandle<()>>,
 }
 
 impl Serving {
@@ -136,7 +138,7 @@ impl Serving {
         let kill = format!("kill -s INT {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
         assert_eq!(wait(&mut self.child), Some(0));
-        std::thread::sleep(Duration::from_millis(50));
+        self.filling.drain(..).for_each(|filling| filling.join().unwrap());
         (self.out.get(), self.err.get())
     }
 }
