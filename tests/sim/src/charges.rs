@@ -3,7 +3,8 @@
 //! two sessions, and a grant is not taken back when the second one begins.
 //!
 //! Only first transmissions need credit, and each packet says what its sender has used with it. What left so long ago that its grant is void
-//! for its sender is not counted: a receiver that stands still promises nothing.
+//! for its sender is not counted: a receiver that stands still promises nothing. Nor is what was overtaken by a packet that was taken: its receiver counts
+//! it as arrived, since a later total says so, and what overtakes for several round trips is more than any grant leaves room for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,6 +30,8 @@ pub(crate) struct Charges {
 pub(crate) struct Cost {
     connection: u64,
     bytes: u64,
+    /// What was used with it, in all.
+    used: u32,
 }
 
 /// What a port takes.
@@ -58,7 +61,7 @@ impl Charges {
         if more > 0 {
             *used = packet.used();
         }
-        Cost { connection: packet.connection(), bytes: more.max(0) as u64 }
+        Cost { connection: packet.connection(), bytes: more.max(0) as u64, used: packet.used() }
     }
 
     /// A packet that cost so much is on its way to a port with so much room.
@@ -81,7 +84,18 @@ impl Charges {
         }
     }
 
-    /// A packet was taken, or is lost.
+    /// A packet was taken at this port, which hears what was used before.
+    pub(crate) fn take(&mut self, to: SocketAddr, number: u64, packet: &[u8]) {
+        self.end(to, number);
+        let Ok(packet) = Packet::parse(packet) else { return };
+        let is_told =
+            |cost: &Cost| cost.connection == packet.connection() && cost.used.wrapping_sub(packet.used()) as i32 <= 0;
+        let its = self.under_way.range((to, 0)..=(to, u64::MAX));
+        let told: Vec<_> = its.filter(|(_, (_, cost))| is_told(cost)).map(|(&key, _)| key).collect();
+        told.iter().for_each(|key| _ = self.under_way.remove(key));
+    }
+
+    /// A packet is lost.
     pub(crate) fn end(&mut self, to: SocketAddr, number: u64) {
         self.under_way.remove(&(to, number));
     }
@@ -115,7 +129,7 @@ mod tests {
         let checked = |packets: &[u64]| {
             let mut charges = Charges::default();
             for (number, &connection) in packets.iter().enumerate() {
-                charges.begin(to, number as u64, Cost { connection, bytes: frame }, room, now);
+                charges.begin(to, number as u64, Cost { connection, bytes: frame, used: 0 }, room, now);
             }
             charges.check()
         };

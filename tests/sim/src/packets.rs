@@ -161,7 +161,7 @@ impl Packets {
 
     fn receive(&mut self, port: SocketAddr) -> Option<Vec<u8>> {
         let (charged, packet) = self.ports.get_mut(&port)?.arrived.pop_front()?;
-        self.charges.end(port, charged);
+        self.charges.take(port, charged, &packet);
         Some(packet)
     }
 
