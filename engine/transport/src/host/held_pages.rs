@@ -80,6 +80,11 @@ impl HeldPages {
         hold
     }
 
+    /// Whether any were left and did not come back.
+    pub fn has_any(&self) -> bool {
+        self.state().sends > 0
+    }
+
     /// Whether the kernel has any that it will let go of, as far as anybody hears of it.
     pub fn is_held(&self) -> bool {
         let state = self.state();

@@ -11,7 +11,7 @@ use penstock_ring::Withdrawal;
 use super::lane::StagedLane;
 use super::message::{self, Answer, CopyHead, CopyRefusal, StagingMessage, Workers};
 use super::peer::WANTED_MAX;
-use super::slots::Slots;
+use super::slots::{SLOT_BYTES, Slots};
 use super::{StagedSession, Staging};
 use crate::host::EngineSegments;
 use crate::lane::{
@@ -167,26 +167,36 @@ fn a_peer_that_hears_no_answers_is_not_answered_for_ever() {
     assert_eq!(asked, 2 * WANTED_MAX, "as many as an engine may wait for");
 }
 
-/// Two READs of a peer's device, whose copies at the peer were asked for: their numbers there.
-fn reads_asked_for(stage: &mut Stage) -> [u64; 2] {
+/// Memory here, and a peer's device that has slots for this direction.
+fn memories(direction: Direction) -> (Memory, RemoteMemory) {
     let memory = HostMemory::from_vec(vec![0; 4096]).unwrap();
-    let local = Memory::Host(memory.window().clone());
-    let slots = RemoteSlots { key: KEY, memory: RemoteMemory::Mapped(memory.window().clone()) };
-    let remote = RemoteMemory::Staged(Arc::new(StagedMemory { bytes: 4096, slots: [None, Some(slots)] }));
-    let spans = [Span { local: 0, remote: 0, len: 64 }];
-    let batch = Batch {
-        direction: Direction::Read,
-        local: &local,
+    let mut slots = [None, None];
+    let mapped = RemoteMemory::Mapped(memory.window().clone());
+    slots[direction as usize] = Some(RemoteSlots { key: KEY, memory: mapped });
+    (Memory::Host(memory.window().clone()), RemoteMemory::Staged(Arc::new(StagedMemory { bytes: 4096, slots })))
+}
+
+/// A few bytes of a transfer that goes through so many slots.
+fn batch<'a>(direction: Direction, (local, remote): &'a (Memory, RemoteMemory), slots: u64) -> Batch<'a> {
+    Batch {
+        direction,
+        local,
         local_region: KEY,
         remote_region: KEY,
-        remote: &remote,
-        spans: &spans,
+        remote,
+        spans: &[Span { local: 0, remote: 0, len: 64 }],
         hint: Hint::Cached,
         checked_at: Revisions { local: 0, remote: 0 },
         completion_id: 5,
         transfer: 1,
-        transfer_bytes: 128 << 10,
-    };
+        transfer_bytes: slots * SLOT_BYTES,
+    }
+}
+
+/// Two READs of a peer's device, whose copies at the peer were asked for: their numbers there.
+fn reads_asked_for(stage: &mut Stage) -> [u64; 2] {
+    let memories = memories(Direction::Read);
+    let batch = batch(Direction::Read, &memories, 2);
     assert_eq!(stage.lane.post(&batch), Err(PostError::Full), "it has no slot of the peer");
     stage.hear(|message| message::put_granted(message, WORKERS, Direction::Read, [0, 1].into_iter())).unwrap();
     stage.said();
@@ -263,24 +273,8 @@ fn a_refusal_tells_how_far_withdrawals_have_come() {
 fn a_slot_into_which_bytes_may_still_come_is_not_used_again() {
     for is_early in [false, true] {
         let mut stage = Stage::new();
-        let memory = HostMemory::from_vec(vec![0; 4096]).unwrap();
-        let local = Memory::Host(memory.window().clone());
-        let slots = RemoteSlots { key: KEY, memory: RemoteMemory::Mapped(memory.window().clone()) };
-        let remote = RemoteMemory::Staged(Arc::new(StagedMemory { bytes: 4096, slots: [Some(slots), None] }));
-        let spans = [Span { local: 0, remote: 0, len: 64 }];
-        let batch = Batch {
-            direction: Direction::Write,
-            local: &local,
-            local_region: KEY,
-            remote_region: KEY,
-            remote: &remote,
-            spans: &spans,
-            hint: Hint::Cached,
-            checked_at: Revisions { local: 0, remote: 0 },
-            completion_id: 5,
-            transfer: 1,
-            transfer_bytes: 64,
-        };
+        let memories = memories(Direction::Write);
+        let batch = batch(Direction::Write, &memories, 1);
         assert_eq!(stage.lane.post(&batch), Err(PostError::Full), "it has no slot of the peer");
         stage.hear(|message| message::put_granted(message, WORKERS, Direction::Write, [3].into_iter())).unwrap();
         {

@@ -58,7 +58,6 @@ pub(super) struct StagedLane {
     pub(super) touch: Touch,
     /// By region, what was lost with devices of this lane's.
     lost: Arc<HeldPages>,
-    has_lost: bool,
     pub(super) ready: ReadyBits,
     pub(super) worker: usize,
     pub(super) ops: Vec<Option<StagedOp>>,
@@ -147,7 +146,6 @@ impl StagedLane {
             is_over,
             touch: Touch::new(segments.owner_state.staging_hazard(peer_index, worker)),
             lost: segments.owner_state.lost_with_devices(peer_index, worker),
-            has_lost: false,
             ready: segments.mailbox.view().ready(worker),
             worker,
             ops: Vec::new(),
@@ -434,7 +432,6 @@ impl StagedLane {
         if self.devices.is_some() {
             // For ever, for whoever takes that region back, and for nobody else: older than any withdrawal.
             self.lost.hold(0, std::iter::once(region.0)).lose();
-            self.has_lost = true;
             self.touch.released();
         }
         self.take_out(place, matches!(of, OpOf::Worker(_)));
@@ -642,7 +639,7 @@ impl Lane for StagedLane {
             self.inner = Box::new(GoneLane);
         }
         // What a device has lost is held for ever.
-        let has_any = self.has_lost || self.touch.is_held();
+        let has_any = self.lost.has_any() || self.touch.is_held();
         is_quiet && self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) && !has_any
     }
 
