@@ -202,7 +202,8 @@ impl KernelCopies {
         self.take_ended(events);
         if self.under_way > 0 && self.under_way == before && !is_fresh {
             std::thread::yield_now();
-            if self.looked.elapsed() > ASK_AGAIN_AFTER {
+            // Rarely: a thread that is there, and waits in somebody else's call, hears of each time.
+            if self.looked.elapsed() > 10 * ASK_AGAIN_AFTER {
                 self.looked = Instant::now();
                 self.ask(self.queue.state());
             }
