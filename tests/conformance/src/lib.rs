@@ -18,7 +18,7 @@
 //! - [`stranger`]: the same over the network; [`hostile`]: a rogue beside honest peers at load
 //! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them; [`stopped`]: those that only
 //!   stand still; [`gauge`]: whether the machine stood still meanwhile
-//! - [`skip`]: a test that cannot run here
+//! - [`kernel`]: settings of this machine that labs change; [`skip`]: a test that cannot run here
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ pub mod dpdk;
 pub mod folder;
 pub mod gauge;
 pub mod hostile;
+pub mod kernel;
 pub mod own;
 pub mod pattern;
 pub mod processes;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use penstock_conformance::kernel::{HUGE_PAGES, KernelSetting};
 use penstock_conformance::skip;
 use serde_json::Value;
 
@@ -218,34 +219,12 @@ fn a_group_without_room_for_an_engines_threads_is_broken_and_its_mend_mends() {
     assert!(group.examined().ok());
 }
 
-/// A setting of the kernel's, put back at the end.
-struct Setting {
-    path: &'static str,
-    was: String,
-}
-
-impl Setting {
-    fn change(path: &'static str, value: &str) -> Option<Self> {
-        let was = std::fs::read_to_string(path).ok()?;
-        // Some files show all choices, and the one that is made in brackets.
-        let was = was.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(was.trim(), |(word, _)| word);
-        let setting = Self { path, was: was.to_owned() };
-        std::fs::write(path, value).is_ok().then_some(setting)
-    }
-}
-
-impl Drop for Setting {
-    fn drop(&mut self) {
-        std::fs::write(self.path, &self.was).unwrap();
-    }
-}
-
 /// Breaks a setting of this machine for a moment, and has the doctor's own command mend it.
 fn broken_and_mended(test: &str, path: &'static str, value: &str, (topic, name, status): (&str, &str, &str)) {
     if !can_run(test, &[]) {
         return;
     }
-    let Some(setting) = Setting::change(path, value) else {
+    let Some(setting) = KernelSetting::change(path, value) else {
         return skip::report(test, &format!("needs path:{path} that can be written"));
     };
     let found = Found::by(&format!("exec $DOCTOR {topic}"));
@@ -259,7 +238,7 @@ fn broken_and_mended(test: &str, path: &'static str, value: &str, (topic, name, 
 #[test]
 fn huge_pages_that_are_not_set_aside_are_named_and_the_mend_mends() {
     const NAME: &str = "huge_pages_that_are_not_set_aside_are_named_and_the_mend_mends";
-    broken_and_mended(NAME, "/proc/sys/vm/nr_hugepages", "0", ("hugepages", "set aside", "limited"));
+    broken_and_mended(NAME, HUGE_PAGES, "0", ("hugepages", "set aside", "limited"));
 }
 
 #[test]
@@ -282,7 +261,7 @@ fn the_ptrace_scope_is_named_and_the_mend_mends() {
     if !can_run(NAME, &["setpriv"]) {
         return;
     }
-    let Some(_setting) = Setting::change(SCOPE, "1") else {
+    let Some(_setting) = KernelSetting::change(SCOPE, "1") else {
         return skip::report(NAME, &format!("needs path:{SCOPE}, which kernels with Yama have"));
     };
     // Root is above the scope; nobody is not.

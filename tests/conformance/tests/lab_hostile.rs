@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use penstock::{Engine, HostMemory, LocalRegion, NoteId, Peer, Plan, Pool, PoolSpec, Rights, Span, Submit, SystemEnv};
 use penstock_conformance::folder::Folder;
 use penstock_conformance::hostile::{DEADLINE, WORK_BYTES, config, region_for, victim_words};
+use penstock_conformance::kernel::{HUGE_PAGES, KernelSetting};
 use penstock_conformance::skip;
 use penstock_conformance::stage::PATIENCE;
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +22,7 @@ const HONEST: [(&str, &str); 3] = [("mapped", "shm"), ("bounced", "bounce"), ("s
 /// What one act is given.
 const ACT: Duration = Duration::from_secs(6);
 
-const ACTS: [&str; 12] = [
+const ACTS: [&str; 13] = [
     "bells",
     "mail",
     "rings",
@@ -31,6 +32,7 @@ const ACTS: [&str; 12] = [
     "probe",
     "withheld",
     "pools",
+    "huge",
     "hazard",
     "words",
     "strangers",
@@ -150,9 +152,13 @@ fn rogue(act: &str, victim: &str, folder: &Path, time: Duration) -> Child {
 
 #[test]
 fn a_rogue_stops_nobody() {
-    if let Some(reason) = skip::labs_are_off() {
+    if let Some(reason) = skip::lab_reason() {
         return skip::report("a_rogue_stops_nobody", reason);
     }
+    // For the act of that name: there is no other one.
+    let Some(_huge_page) = KernelSetting::change(HUGE_PAGES, "1") else {
+        return skip::report("a_rogue_stops_nobody", &format!("needs path:{HUGE_PAGES} that can be written"));
+    };
     let (folder, begun) = (Folder::fresh(), Instant::now());
     let victim = Engine::start(config(folder.path(), "victim", "both")).unwrap();
     let pool = |label: String| victim.pool(PoolSpec::host(WORK_BYTES).label(label).rights(Rights::READ_WRITE)).unwrap();

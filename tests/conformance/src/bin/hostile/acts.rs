@@ -1,5 +1,6 @@
 //! What a peer must not do. Each act goes on for the time that it is given, and is done again and again within it.
 
+use std::fs::{self, File};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,23 +11,30 @@ use std::time::{Duration, Instant};
 use penstock::session::control::{ChunkAck, EndOfData, TransferHead};
 use penstock::session::descriptor::EngineDescriptor;
 use penstock::session::{ControlMessage, Frame, RegionNews, RegionsAdvertised, Side, TransferId};
-use penstock::{Engine, PoolSpec, Rights};
+use penstock::{Engine, Pages, PoolSpec, Rights};
 use penstock_conformance::hostile::{config, connect, descriptor};
 use penstock_conformance::pattern::Random;
 use penstock_conformance::rogue::{Greeted, Intruder, Rogue, encoded};
 use penstock_memory::withheld::Withheld;
+use penstock_memory::{PageKind, is_huge_tlb};
 use penstock_shm::offer;
-use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, OFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate,
+    memfd_create,
+};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendFlags, Shutdown, shutdown};
 
 /// Before something is done again.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Gives memory back, and leaves a file as long as it is.
+const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+
 type Act = fn(&str, &Path);
 
 /// The acts by their names; what they are is with each.
-const ACTS: [(&str, Act); 12] = [
+const ACTS: [(&str, Act); 13] = [
     ("bells", bells),
     ("mail", mail),
     ("rings", rings),
@@ -36,6 +44,7 @@ const ACTS: [(&str, Act); 12] = [
     ("probe", probe),
     ("withheld", withheld),
     ("pools", pools),
+    ("huge", huge),
     ("hazard", hazard),
     ("words", words),
     ("strangers", strangers),
@@ -208,9 +217,33 @@ fn pools(victim: &str, _: &Path) {
         intruder.rogue.send(&news(std::iter::once(RegionNews { token: Some(0), ..one })), &[fd]);
         std::thread::sleep(5 * PAUSE);
     }
-    let whole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-    let _ = rustix::fs::fallocate(fds[2], whole, 0, bytes[2]);
+    let _ = fallocate(fds[2], HOLE, 0, bytes[2]);
     std::thread::sleep(5 * PAUSE);
+}
+
+/// Is written to in the only huge page that was set aside, and takes it away from there: whoever has it mapped dies of the next access.
+fn huge(victim: &str, folder: &Path) {
+    const BYTES: u64 = 2 << 20;
+    const TRIES: usize = 20;
+    let engine = Engine::start(config(folder, "rogue-huge", "shm")).expect("it starts");
+    let pool = |label: &str| {
+        let spec = PoolSpec::host(BYTES).label(label).pages(Pages::Huge).rights(Rights::READ_WRITE);
+        let pool = engine.pool(spec).expect("memory of whatever pages");
+        (pool.memory().pages().got == PageKind::HugeTlb).then_some(pool)
+    };
+    let _written = pool("sink").expect("a huge page that is set aside");
+    let opened = |entry: fs::DirEntry| File::options().read(true).write(true).open(entry.path()).ok();
+    let files = fs::read_dir("/proc/self/fd").expect("its own descriptors").flatten().filter_map(opened);
+    let file = files.into_iter().find(|file| is_huge_tlb(file.as_fd())).expect("the pool's");
+    let _peer = connect(&engine, "shm", victim);
+    std::thread::sleep(5 * PAUSE);
+    let taken = (0..TRIES).find_map(|_| {
+        fallocate(&file, HOLE, 0, BYTES).expect("its own file");
+        // Unless a write was there before.
+        pool("elsewhere")
+    });
+    assert!(taken.is_some(), "the page cannot be taken away");
+    std::thread::sleep(10 * PAUSE);
 }
 
 /// Says for ever that it is in the middle of a copy.
