@@ -13,6 +13,7 @@
 //! [`Fence`]: penstock_transport::Fence
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use penstock_core::{EngineName, Env, RegionId, Rights, Timestamp};
 use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
-use penstock_transport::host::{BusyWorker, EngineSegments, OwnActivity};
+use penstock_transport::host::{BusyWorker, EngineSegments, OlderPages, OwnActivity};
 
 use crate::engine_inner::EngineInner;
 use crate::manager::Word;
@@ -133,8 +134,8 @@ pub(crate) enum RemoteQuiesceState {
 pub(crate) enum QuiesceCondition {
     /// A worker of this engine, by its hazard, or the kernel with pages that it was left.
     Worker { ours: Arc<EngineSegments>, activity: OwnActivity },
-    /// A peer's worker, by its hazard.
-    Peer { peer: Arc<PeerState>, busy: BusyWorker },
+    /// A peer's worker, by its hazard, and what its call has left with devices, if both engines are in this process.
+    Peer { peer: Arc<PeerState>, busy: BusyWorker, left: Option<OlderPages> },
     /// The cards of a session, this engine's own and the peer's, until they are done with what began before this
     /// revision of this engine's log.
     Cards { peer: Arc<PeerState>, revision: u64 },
@@ -154,7 +155,11 @@ impl QuiesceCondition {
     pub(crate) fn is_met(&self) -> bool {
         match self {
             Self::Worker { ours, activity } => ours.owner_state.has_ended(activity),
-            Self::Peer { peer, busy } => peer.peer_view.has_finished(busy) || peer.is_gone(),
+            // In this order, as for this engine's own.
+            Self::Peer { peer, busy, left } => {
+                let is_over = peer.peer_view.has_finished(busy) || peer.is_gone();
+                is_over && left.as_ref().is_none_or(OlderPages::are_back)
+            }
             Self::Cards { peer, revision } => {
                 peer.is_gone() || peer.peer_view.fence().is_none_or(|fence| fence.has_passed(*revision))
             }
@@ -195,7 +200,7 @@ impl QuiesceCondition {
 
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Peer { peer, busy }, Self::Peer { peer: other, busy: seen }) => {
+            (Self::Peer { peer, busy, .. }, Self::Peer { peer: other, busy: seen, .. }) => {
                 Arc::ptr_eq(peer, other) && busy == seen
             }
             _ => false,
@@ -566,21 +571,14 @@ impl<E: Env> EngineInner<E> {
     /// Everyone who is copying into or out of this engine's memory at this moment. What they copy may be older than any
     /// withdrawal made before this was asked. Of who has pages of known regions, only those count that have some of this one.
     pub(crate) fn witnesses(&self, region: Option<RegionId>) -> Vec<QuiesceCondition> {
-        let ours = &self.shared.segments;
-        let revision = ours.owner_state.view().revision();
-        // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
-        let places = 0..self.shared.peers.places();
-        let found = ours.owner_state.observe(places, region.map(|region| region.0), revision);
-        let worker = |activity| QuiesceCondition::Worker { ours: Arc::clone(ours), activity };
-        let mut witnesses: Vec<QuiesceCondition> = found.into_iter().map(worker).collect();
-        let mut busy = Vec::new();
-        for peer in self.shared.peers.possible_writers() {
-            peer.peer_view.observe(peer.index_at_peer, &mut busy);
-            witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(&peer), busy }));
-            if peer.peer_view.fence().is_some() {
-                witnesses.push(QuiesceCondition::Cards { peer, revision });
-            }
+        let shared = &self.shared;
+        let (revision, region) = (shared.segments.owner_state.view().revision(), region.map(|region| region.0));
+        let mut witnesses = Vec::new();
+        for peer in shared.peers.possible_writers() {
+            shared.add_witnesses_at(&peer, region, revision, &mut witnesses);
         }
+        // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
+        shared.add_own_witnesses(0..shared.peers.places(), region, revision, &mut witnesses);
         witnesses
     }
 }
@@ -588,26 +586,55 @@ impl<E: Env> EngineInner<E> {
 impl<E: Env> Shared<E> {
     /// Who may be copying between this engine's memory and this peer's at this moment.
     pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<QuiesceCondition> {
-        let (place, mut busy) = (peer.peer_index, Vec::new());
-        let (state, mut revision) = (&self.segments.owner_state, u64::MAX);
-        let mut found = state.observe(place..place + 1, None, revision);
-        peer.peer_view.observe(peer.index_at_peer, &mut busy);
-        if !found.is_empty() || !busy.is_empty() || peer.peer_view.fence().is_some() {
-            // Cards, the kernel, and lanes that are never without a copy answer for what is older than a withdrawal: here is one that concerns
-            // nothing.
-            revision = state.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
-            self.tell_of_withdrawal();
-            found = state.observe(place..place + 1, None, revision);
-            busy.clear();
-            peer.peer_view.observe(peer.index_at_peer, &mut busy);
+        let state = &self.segments.owner_state;
+        let find = |revision| {
+            let mut found = Vec::new();
+            self.add_witnesses_at(peer, None, revision, &mut found);
+            self.add_own_witnesses(peer.peer_index..peer.peer_index + 1, None, revision, &mut found);
+            found
+        };
+        let found = find(u64::MAX);
+        if found.is_empty() {
+            return found;
         }
-        let ours = |activity| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), activity };
-        let mut witnesses: Vec<QuiesceCondition> = found.into_iter().map(ours).collect();
-        witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(peer), busy }));
+        // Cards, the kernel, devices, and lanes that are never without a copy answer for what is older than a withdrawal: here is one that concerns
+        // nothing.
+        let revision = state.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
+        self.tell_of_withdrawal();
+        find(revision)
+    }
+
+    /// Adds what touches this engine's memory for these peers: its workers, and what they, or peers of this process, have left with others. It is looked
+    /// for behind the peers' workers: what a call that was not seen has left is found here.
+    fn add_own_witnesses(
+        &self,
+        places: Range<u32>,
+        region: Option<u32>,
+        revision: u64,
+        witnesses: &mut Vec<QuiesceCondition>,
+    ) {
+        let found = self.segments.owner_state.observe(places, region, revision);
+        let worker = |activity| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), activity };
+        witnesses.extend(found.into_iter().map(worker));
+    }
+
+    /// Adds the peer's workers that are copying, and its cards.
+    fn add_witnesses_at(
+        &self,
+        peer: &Arc<PeerState>,
+        region: Option<u32>,
+        revision: u64,
+        witnesses: &mut Vec<QuiesceCondition>,
+    ) {
+        let mut busy = Vec::new();
+        peer.peer_view.observe(peer.index_at_peer, &mut busy);
+        witnesses.extend(busy.into_iter().map(|busy| {
+            let left = self.segments.owner_state.left_by_peer(peer.peer_index, &busy, region, revision);
+            QuiesceCondition::Peer { peer: Arc::clone(peer), busy, left }
+        }));
         if peer.peer_view.fence().is_some() {
             witnesses.push(QuiesceCondition::Cards { peer: Arc::clone(peer), revision });
         }
-        witnesses
     }
 
     /// Keeps blocks out of reuse until it was said that nobody is at them, or each of these peers is gone.
@@ -655,116 +682,4 @@ fn coalesce(extents: &[(u64, u64)]) -> Vec<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use penstock_core::Span;
-    use penstock_core::config::{Progress, TransportName};
-    use penstock_memory::{HostMemory, PoolSpec};
-
-    use super::*;
-
-    #[test]
-    fn ranges_are_merged_and_many_become_one() {
-        assert_eq!(coalesce(&[(8, 8), (0, 8), (32, 4), (34, 1)]), [(0, 16), (32, 4)]);
-        assert_eq!(coalesce(&[]), []);
-        let scattered: Vec<(u64, u64)> = (0..1000).map(|block| (block * 10, 5)).collect();
-        assert_eq!(coalesce(&scattered), [(0, 9995)]);
-    }
-
-    #[test]
-    fn a_proof_that_comes_while_blocks_are_renewed_releases_them_only_afterwards() {
-        let held = Quarantined(Arc::new(Entry {
-            label: "a pool".to_owned(),
-            region: None,
-            extents: vec![(0, 4096)],
-            since: Timestamp::NEVER,
-            witnesses: [QuiesceCondition::Hands(Box::new(|| true))].into(),
-            released: AtomicBool::new(false),
-            kept: Mutex::default(),
-            maker: Maker::this_process(),
-        }));
-        let renewing = held.renewing().expect("nobody has asked for the proof yet");
-        assert!(!held.is_released(), "what is written into the blocks now would be lost");
-        drop(renewing);
-        assert!(held.is_released());
-        assert!(held.renewing().is_none(), "blocks that may be in use again are not renewed");
-    }
-
-    /// Copies of the kernel keep a lane busy without a gap: it says that older ones have ended once something was withdrawn.
-    #[test]
-    fn whoever_watches_a_peer_that_always_copies_hears_that_older_copies_have_ended() {
-        const BYTES: u64 = 16 << 20;
-        const PATIENCE: Duration = Duration::from_secs(20);
-        let folder = std::env::temp_dir().join(format!("penstock-watch-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let [near, far] = ["near", "far"].map(|name| {
-            let config = crate::Config::default().named(name).directory(&folder).transports([TransportName::Shm]);
-            crate::Engine::start(config.progress(Progress::Adaptive).workers(1)).unwrap()
-        });
-        let memory = || HostMemory::from_vec(vec![0; BYTES as usize]).unwrap();
-        let _there = far.register(memory(), "kv", Rights::READ_WRITE).unwrap();
-        let here = near.register(memory(), "kv", Rights::NONE).unwrap();
-        let peer = near.connect(&far.descriptor(), PATIENCE).unwrap();
-        let remote = peer.wait_region("kv", PATIENCE).unwrap();
-        assert_eq!(remote.access_path(), "process_vm");
-        let whole = [Span { local: 0, remote: 0, len: BYTES }];
-        let plan = crate::Plan::write(&here, &remote).extents(&whole).build().unwrap();
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let submit = || peer.submit(&plan, crate::Submit::new().within(PATIENCE)).unwrap();
-                let mut last = submit();
-                while !is_over.load(Ordering::Relaxed) {
-                    std::mem::replace(&mut last, submit()).wait().unwrap();
-                }
-                last.wait().unwrap();
-            });
-            let began = std::time::Instant::now();
-            let writer = far.engine.shared.peers.possible_writers().pop().unwrap();
-            let stop_if = |so| {
-                is_over.fetch_or(so, Ordering::Relaxed);
-                so
-            };
-            let revision = || far.engine.shared.segments.owner_state.view().revision();
-            for _ in 0..5 {
-                let (mut witnesses, before) = (Vec::new(), revision());
-                while witnesses.is_empty() {
-                    witnesses = far.engine.shared.witnesses_of(&writer);
-                    assert!(!stop_if(began.elapsed() > PATIENCE), "nobody copies");
-                }
-                assert!(!stop_if(revision() == before), "without a gap these copies would never be the older ones");
-                while !have_settled(&mut witnesses) {
-                    assert!(!stop_if(began.elapsed() > PATIENCE), "copies that have ended long ago are waited for");
-                    std::thread::yield_now();
-                }
-            }
-            is_over.store(true, Ordering::Relaxed);
-        });
-        drop((near, far));
-        let _ = std::fs::remove_dir_all(&folder);
-    }
-
-    #[test]
-    fn blocks_that_are_kept_are_nobodys_until_the_proof_comes() {
-        let pool = penstock_memory::Pool::create(PoolSpec::host(4 * 4096).block(4096)).unwrap();
-        let is_quiet = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&is_quiet);
-        let held = Quarantined(Arc::new(Entry {
-            label: "a pool".to_owned(),
-            region: None,
-            extents: Vec::new(),
-            since: Timestamp::NEVER,
-            witnesses: [QuiesceCondition::Hands(Box::new(move || seen.load(Ordering::Relaxed)))].into(),
-            released: AtomicBool::new(false),
-            kept: Mutex::default(),
-            maker: Maker::this_process(),
-        }));
-        held.keep(pool.blocks().take(2).unwrap());
-        assert!(!held.is_released());
-        assert_eq!(pool.blocks().free(), 2);
-        is_quiet.store(true, Ordering::Relaxed);
-        assert!(held.is_released());
-        assert_eq!(pool.blocks().free(), 4);
-        held.keep(pool.blocks().take(1).unwrap());
-        assert_eq!(pool.blocks().free(), 4, "nothing is kept for a proof that has come");
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use penstock_memory::{DeviceId, DeviceWindow, Memory};
 
 use crate::driver::Driver;
-use crate::lane::{Batch, CancelledOp, LaneEvents, PostError};
+use crate::lane::{Batch, CancelledOp, Failure, PostError};
 use crate::link::ImportError;
 use crate::pair::Pair;
 
@@ -67,6 +67,15 @@ pub trait DeviceLane: Send {
     /// Whether a device has any of it and goes on.
     fn is_busy(&self) -> bool;
 
-    /// Reports operations that have ended, and answers how many touch no memory any more that did before.
-    fn collect(&mut self, events: &mut dyn LaneEvents) -> usize;
+    /// Says which operations have ended, each once, and how.
+    fn collect(&mut self, ended: &mut dyn FnMut(u64, CopyEnd));
+}
+
+/// How an operation of a device has ended.
+#[derive(Debug)]
+pub enum CopyEnd {
+    /// It touches no memory any more. With the bytes it moved, or why it did not.
+    Completed(Result<u64, Failure>),
+    /// The device has failed, and may have both memories for ever.
+    Lost(Failure),
 }

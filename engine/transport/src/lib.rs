@@ -37,7 +37,7 @@ pub mod remote;
 pub mod staging;
 
 pub use caps::{Caps, Placement, Trust};
-pub use device::{CardAccess, DeviceLane, Devices, DmaBuf};
+pub use device::{CardAccess, CopyEnd, DeviceLane, Devices, DmaBuf};
 pub use driver::{Driver, Rest};
 pub use lane::{
     Batch, CancelledOp, CounterRef, Failure, FlushRequest, Lane, LaneEvents, LaneFault, Note, NotifyPosted,

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use penstock::device::CudaError;
 use penstock::memory::DeviceId;
-use penstock::{Cause, NoteId, Plan, PlanError, PoolSpec, RegionError, Rights, Span, Stage, Submit};
+use penstock::{
+    Cause, LocalRegion, NoteId, Plan, PlanError, PoolSpec, RegionError, Rights, Span, Stage, Submit, SystemEnv,
+};
 
 use self::card::{Buffer, Card};
 use self::engines::{PATIENCE, Pair, pattern};
@@ -298,10 +300,10 @@ fn stand_in_a_lost_card_ends_all_within_its_deadline() {
         config
     });
     let host = pair.near.pool(PoolSpec::host(MIB).block(4096).label("near")).unwrap();
-    pair.far.pool(PoolSpec::host(MIB).block(4096).label("host")).unwrap();
+    let idle = [&pair.near, &pair.far].map(|engine| engine.pool(PoolSpec::host(MIB).label("host")).unwrap());
     let there = Buffer::new(MIB);
     let far = there.register(&pair.far, "device");
-    let _other = there.register(&pair.far, "other");
+    let further = there.register(&pair.far, "other");
     let device = pair.peer.wait_region("device", PATIENCE).unwrap();
     let other = pair.peer.wait_region("other", PATIENCE).unwrap();
     let all = [Span { local: 0, remote: 0, len: MIB }];
@@ -319,8 +321,11 @@ fn stand_in_a_lost_card_ends_all_within_its_deadline() {
     assert!(begun.elapsed() < Duration::from_secs(2), "they end when it is known, not at their deadline");
     let refused = pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap_err();
     assert_eq!(refused.cause, Cause::DeviceFailed);
-    // Nobody knows what the card still does with it.
+    // Nobody knows what the card still does with either memory; it has nothing of others, whoever of the two takes them back.
     assert!(!far.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced());
+    assert!(!host.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced());
+    let others: [&LocalRegion<SystemEnv>; 3] = [&idle[0], &idle[1], &further];
+    assert!(others.iter().all(|other| other.revoke(&[(0, 4096)], PATIENCE).unwrap().is_quiesced()));
     // Who waits for that is nobody else's concern.
     let begun = Instant::now();
     let plan = Plan::write(&host, &other).extents(&all).build().unwrap();
@@ -532,6 +537,7 @@ on_stand_in! { ordered:
     stand_in_copies_of_the_oldest_release_begin_behind_a_program_s_stream: all_ways, "seed=32 version=12020";
     stand_in_an_order_that_is_older_than_its_engine_is_kept: before_the_first_plan, "seed=33";
     stand_in_an_order_is_of_one_device: other_devices, "seed=34 devices=2";
+    stand_in_the_other_device_goes_on_after_a_withdrawal: the_other_device_after_a_withdrawal, "seed=47 devices=2";
     stand_in_streams_that_copies_cannot_be_behind_are_refused: refusals, "seed=35 devices=2";
     stand_in_copies_begin_behind_default_streams: default_streams, "seed=36";
     stand_in_copies_behind_a_stream_that_does_not_go_on_end_by_their_deadline: deadlines, "seed=37";

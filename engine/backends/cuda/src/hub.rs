@@ -14,7 +14,7 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, Span, Timestamp};
 use penstock_memory::{DeviceId, Memory, Segment};
 use penstock_ring::ReadyBits;
-use penstock_transport::{Batch, CancelledOp, DeviceLane, Driver, LaneEvents, PostError, RemoteMemory, Rest};
+use penstock_transport::{Batch, CancelledOp, CopyEnd, DeviceLane, Driver, PostError, RemoteMemory, Rest};
 
 use crate::adopt::Adopted;
 use crate::bell::StreamBell;
@@ -46,13 +46,7 @@ struct State {
 }
 
 /// Ends that lanes have not heard of, by the index of the peer.
-type Ends = Vec<VecDeque<(LaneId, u64, End)>>;
-
-enum End {
-    Completed(OpResult),
-    /// The device may have it still.
-    Lost,
-}
+type Ends = Vec<VecDeque<(LaneId, u64, CopyEnd)>>;
 
 /// One device's part.
 struct Mover {
@@ -93,7 +87,8 @@ impl Mover {
             tracing::error!(device = %context.device, %error, "a device has failed: its transfers end, and their memory stays withheld");
             *has_failed = true;
             for (op, was_given) in queues.iter_mut().flat_map(CopyQueue::give_up) {
-                let end = if was_given { End::Lost } else { End::Completed(Err(Cause::DeviceFailed)) };
+                let failed = Cause::DeviceFailed.into();
+                let end = if was_given { CopyEnd::Lost(failed) } else { CopyEnd::Completed(Err(failed)) };
                 tell(ended, &op, end);
                 if was_given {
                     lost.push(op);
@@ -131,7 +126,7 @@ impl Drop for State {
     }
 }
 
-fn tell(ended: &mut Ends, op: &OpenOp, end: End) {
+fn tell(ended: &mut Ends, op: &OpenOp, end: CopyEnd) {
     let place = op.lane.peer_index as usize;
     if ended.len() <= place {
         ended.resize_with(place + 1, VecDeque::new);
@@ -180,7 +175,9 @@ impl State {
         for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
             let mut has_ended = false;
             for queue in &mut mover.queues {
-                let take = |op: OpenOp, result| tell(ended, &op, End::Completed(result));
+                let take = |op: OpenOp, result: OpResult| {
+                    tell(ended, &op, CopyEnd::Completed(result.map_err(Into::into)));
+                };
                 has_ended |= queue.collect(take);
             }
             if has_ended {
@@ -369,7 +366,7 @@ impl DeviceLane for HubLane {
         // Lanes number their operations by themselves: what another one has may be called the same.
         let cancelled = queues.find_map(|queue| queue.cancel_op(self.id, completion_id));
         // It has passed, or was lost, and the worker has not heard of it yet.
-        let is_it = |(lane, id, _): &(LaneId, u64, End)| *lane == self.id && *id == completion_id;
+        let is_it = |(lane, id, _): &(LaneId, u64, CopyEnd)| *lane == self.id && *id == completion_id;
         let is_told = |state: &State| state.ended.iter().flatten().any(is_it);
         cancelled.or_else(|| is_told(&state).then_some(CancelledOp::LocalPending))
     }
@@ -380,23 +377,14 @@ impl DeviceLane for HubLane {
         is_told || state.movers.iter().flat_map(|mover| &mover.queues).any(|queue| queue.has_any_of(self.id))
     }
 
-    fn collect(&mut self, events: &mut dyn LaneEvents) -> usize {
+    fn collect(&mut self, tell: &mut dyn FnMut(u64, CopyEnd)) {
         let mut state = self.hub.lock();
         state.look(&self.hub);
-        let Some(ended) = state.ended.get_mut(self.place()) else { return 0 };
-        let mut passed = 0;
-        for (lane, completion_id, end) in ended.drain(..) {
-            match end {
-                // Of a lane that could not wait for it.
-                _ if lane != self.id => {}
-                End::Completed(result) => {
-                    events.completed(completion_id, result.map_err(Into::into));
-                    passed += 1;
-                }
-                End::Lost => events.lost(completion_id, Cause::DeviceFailed.into()),
-            }
+        let Some(ended) = state.ended.get_mut(self.place()) else { return };
+        // Others are of lanes that could not wait for them.
+        for (_, completion_id, end) in ended.drain(..).filter(|(lane, ..)| *lane == self.id) {
+            tell(completion_id, end);
         }
-        passed
     }
 }
 

@@ -106,7 +106,7 @@ fn join(ours: Ours, here: LocalEnd, there: RemoteEnd, blob: &[u8]) -> Result<Lin
         inbound: InboundRings::over(&ours.rings, there.workers)?,
         hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming: ours.handles }),
         bounce: None,
-        devices: ours.devices.as_ref(),
+        devices: ours.devices.as_ref().map(|devices| (devices, &parcel.segments)),
         kernel: None,
     })?;
     let registrar =

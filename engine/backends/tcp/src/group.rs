@@ -208,8 +208,13 @@ impl FrameGroup {
         ops: &Ops,
         pages: &Arc<HeldPages>,
     ) -> Option<Box<HeldPieces>> {
-        let may = !self.is_careful && zero_copy.is_for(self.payload as usize) && pages.may_hold(self.checked);
+        let may = !self.is_careful && zero_copy.is_for(self.payload as usize);
         if !may || !zero_copy.is_for(self.bytes_in_memory(ops) as usize) {
+            return None;
+        }
+        let parts = self.parts[self.part..].iter().map(|&id| &ops[id]).take_while(|op| op.memory.is_some());
+        let regions = parts.map(|op| op.key.region.0);
+        if !regions.clone().all(|region| pages.may_hold(self.checked, region)) {
             return None;
         }
         let mut held = io.held_pieces()?;
@@ -225,8 +230,7 @@ impl FrameGroup {
             }
             first = 0;
         }
-        let parts = self.parts[self.part..].iter().map(|&id| &ops[id]).take_while(|op| op.memory.is_some());
-        held.held_by(pages.hold(self.checked, parts.map(|op| op.key.region.0)));
+        held.held_by(pages.hold(self.checked, regions));
         Some(held)
     }
 

@@ -1,38 +1,58 @@
-//! Pages of this engine's memory that the kernel keeps behind a call, by region.
+//! Pages of this engine's memory that were left with the kernel or with devices behind a call, by region.
 //!
-//! A hazard tells of one call. What a call leaves with the kernel (a send without a copy, on its way for as long as the network likes) is
-//! counted here, for the observers in this process, which are the only ones there can be. Each send holds its regions until the kernel's last word,
+//! A hazard tells of one call. What a call leaves with the kernel (a send without a copy, on its way for as long as the network likes) or with a device is
+//! counted here, for the observers in this process, which are the only ones there can be. Each send or copy holds its regions until the last word about it,
 //! also when its lane is gone by then, and whoever takes back another region waits for none of them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::owner_state::HazardOf;
 
-/// What one lane has left with the kernel.
+/// What one lane has left there.
 #[derive(Debug)]
 pub struct HeldPages {
     peer_index: u32,
     worker: usize,
-    /// The hazard under which it is left.
-    whose: HazardOf,
+    /// The hazard under which it is left; none: that of a peer in this process, whose lane it is.
+    whose: Option<HazardOf>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many sends have pages of a region.
-    regions: Vec<(u32, usize)>,
-    sends: usize,
-    /// Of these nobody will ever hear.
-    lost: usize,
-    /// The revision of this engine's log that the first of them found.
-    since: u64,
-    /// Goes up with each that is the first.
+    regions: Vec<HeldRegion>,
+    /// Goes up with each hold that is the first of a region.
     era: u64,
 }
 
+#[derive(Debug)]
+struct HeldRegion {
+    region: u32,
+    holds: usize,
+    /// The revision of this engine's log that the first of them found.
+    since: u64,
+    era: u64,
+    /// The least such revision of those of which nobody will ever hear.
+    lost_since: Option<u64>,
+}
+
+impl State {
+    fn find(&mut self, region: u32) -> Option<&mut HeldRegion> {
+        self.regions.iter_mut().find(|held| held.region == region)
+    }
+
+    fn release(&mut self, region: u32, is_lost: bool) {
+        let Some(held) = self.find(region) else { return };
+        held.holds -= 1;
+        if is_lost {
+            held.lost_since = Some(held.lost_since.map_or(held.since, |since| since.min(held.since)));
+        }
+        self.regions.retain(|held| held.holds > 0 || held.lost_since.is_some());
+    }
+}
+
 impl HeldPages {
-    pub(super) fn new((peer_index, worker): (u32, usize), whose: HazardOf) -> Arc<Self> {
+    pub(super) fn new((peer_index, worker): (u32, usize), whose: Option<HazardOf>) -> Arc<Self> {
         Arc::new(Self { peer_index, worker, whose, state: Mutex::default() })
     }
 
@@ -40,7 +60,7 @@ impl HeldPages {
         self.peer_index
     }
 
-    pub(super) fn is_of(&self, (peer_index, worker): (u32, usize), whose: HazardOf) -> bool {
+    pub(super) fn is_of(&self, (peer_index, worker): (u32, usize), whose: Option<HazardOf>) -> bool {
         (self.peer_index, self.worker, self.whose) == (peer_index, worker, whose)
     }
 
@@ -48,21 +68,17 @@ impl HeldPages {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a call that found this revision may leave pages with the kernel. Once something was withdrawn, somebody may wait for
-    /// those that it has: their number only falls then.
-    pub fn may_hold(&self, revision: u64) -> bool {
-        let state = self.state();
-        state.sends == 0 || state.since == revision
+    /// Whether a call that found this revision may leave pages of this region. Once something was withdrawn, somebody may wait for
+    /// those that were left: their number only falls then.
+    pub fn may_hold(&self, revision: u64, region: u32) -> bool {
+        self.state().find(region).is_none_or(|held| held.holds == 0 || held.since == revision)
     }
 
-    /// A call that found this revision leaves the kernel with pages of these regions, until the answer is dropped. Asked for before the call
+    /// A call that found this revision leaves pages of these regions, until the answer is dropped. Asked for before the call
     /// is over: whoever saw its hazard sees this afterwards.
     pub fn hold(self: &Arc<Self>, revision: u64, regions: impl Iterator<Item = u32>) -> PageHold {
         let mut state = self.state();
-        if state.sends == 0 {
-            (state.since, state.era) = (revision, state.era + 1);
-        }
-        state.sends += 1;
+        let era = state.era + 1;
         let mut hold = PageHold { pages: Arc::clone(self), first: None, others: Vec::new() };
         for region in regions {
             if hold.regions().any(|held| held == region) {
@@ -72,23 +88,24 @@ impl HeldPages {
                 None => hold.first = Some(region),
                 Some(_) => hold.others.push(region),
             }
-            match state.regions.iter_mut().find(|(held, _)| *held == region) {
-                Some((_, sends)) => *sends += 1,
-                None => state.regions.push((region, 1)),
+            match state.find(region) {
+                Some(held) if held.holds > 0 => held.holds += 1,
+                Some(held) => (held.holds, held.since, held.era) = (1, revision, era),
+                None => state.regions.push(HeldRegion { region, holds: 1, since: revision, era, lost_since: None }),
             }
+            state.era = era;
         }
         hold
     }
 
     /// Whether any were left and did not come back.
     pub fn has_any(&self) -> bool {
-        self.state().sends > 0
+        !self.state().regions.is_empty()
     }
 
-    /// Whether the kernel has any that it will let go of, as far as anybody hears of it.
+    /// Whether there are any that will come back, as far as anybody hears of it.
     pub fn is_held(&self) -> bool {
-        let state = self.state();
-        state.sends > state.lost
+        self.state().regions.iter().any(|held| held.holds > 0)
     }
 
     /// What there is of a region (none: of any), or comes by a call that is under way, and is older than this revision.
@@ -99,7 +116,7 @@ impl HeldPages {
     }
 }
 
-/// One send's pages.
+/// The pages of one send or copy.
 #[derive(Debug)]
 #[must_use = "the pages count as given back as soon as it is dropped"]
 pub struct PageHold {
@@ -109,9 +126,11 @@ pub struct PageHold {
 }
 
 impl PageHold {
-    /// Nobody will hear whether the kernel has let go: whoever takes the memory back waits for ever, and nobody else does.
+    /// Nobody will hear whether they were let go of: whoever takes the memory back waits for ever, and nobody else does.
     pub fn lose(self) {
-        self.pages.state().lost += 1;
+        let mut state = self.pages.state();
+        self.regions().for_each(|region| state.release(region, true));
+        drop(state);
         std::mem::forget(self);
     }
 
@@ -123,19 +142,11 @@ impl PageHold {
 impl Drop for PageHold {
     fn drop(&mut self) {
         let mut state = self.pages.state();
-        state.sends -= 1;
-        for region in self.regions() {
-            if let Some(place) = state.regions.iter().position(|(held, _)| *held == region) {
-                state.regions[place].1 -= 1;
-                if state.regions[place].1 == 0 {
-                    state.regions.swap_remove(place);
-                }
-            }
-        }
+        self.regions().for_each(|region| state.release(region, false));
     }
 }
 
-/// Pages of a region that the kernel has from before a revision.
+/// Pages of a region that were left before a revision.
 #[derive(Debug, Clone)]
 pub struct OlderPages {
     pages: Arc<HeldPages>,
@@ -146,14 +157,14 @@ pub struct OlderPages {
 }
 
 impl OlderPages {
-    /// Whether the kernel has none of them any more.
+    /// Whether nobody has any of them any more.
     pub fn are_back(&self) -> bool {
-        let state = self.pages.state();
-        let has_any = match self.region {
-            None => state.sends > 0,
-            Some(region) => state.regions.iter().any(|(held, _)| *held == region),
+        let are_back = |held: &HeldRegion| {
+            let are_others = held.holds == 0 || held.since >= self.revision || held.era > self.last_era;
+            are_others && held.lost_since.is_none_or(|since| since >= self.revision)
         };
-        !has_any || state.since >= self.revision || state.era > self.last_era
+        let is_asked = |held: &&HeldRegion| self.region.is_none_or(|region| region == held.region);
+        self.pages.state().regions.iter().filter(is_asked).all(are_back)
     }
 }
 
@@ -163,11 +174,12 @@ mod tests {
 
     #[test]
     fn each_region_is_held_by_its_own_sends() {
-        let pages = HeldPages::new((3, 1), HazardOf::Lane);
-        assert!(pages.older(None, 8, false).is_none() && pages.may_hold(7));
+        let pages = HeldPages::new((3, 1), Some(HazardOf::Lane));
+        assert!(pages.older(None, 8, false).is_none() && pages.may_hold(7, 1));
         let first = pages.hold(7, [1, 2, 1].into_iter());
         let second = pages.hold(7, [2].into_iter());
-        assert!(pages.may_hold(7) && !pages.may_hold(8));
+        assert!(pages.may_hold(7, 1) && !pages.may_hold(8, 1));
+        assert!(pages.may_hold(8, 3), "another region");
         assert!(pages.older(Some(3), 8, false).is_none(), "another region");
         let (one, two) = (pages.older(Some(1), 8, false).unwrap(), pages.older(Some(2), 8, false).unwrap());
         let all = pages.older(None, u64::MAX, false).unwrap();
@@ -179,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_has_seen_the_withdrawal_keeps_nobody_waiting() {
-        let pages = HeldPages::new((0, 0), HazardOf::Lane);
+        let pages = HeldPages::new((0, 0), Some(HazardOf::Lane));
         let held = pages.hold(8, [1].into_iter());
         assert!(pages.older(Some(1), 8, false).is_none());
         let all = pages.older(None, u64::MAX, false).unwrap();
@@ -190,11 +202,25 @@ mod tests {
 
     #[test]
     fn a_call_that_is_under_way_may_still_leave_some() {
-        let pages = HeldPages::new((0, 0), HazardOf::Lane);
+        let pages = HeldPages::new((0, 0), Some(HazardOf::Lane));
         let seen = [Some(1), None].map(|region| pages.older(region, 8, true).unwrap());
         let held = pages.hold(7, [1].into_iter());
         assert!(seen.iter().all(|seen| !seen.are_back()));
         drop(held);
         assert!(seen.iter().all(OlderPages::are_back));
+    }
+
+    #[test]
+    fn what_is_lost_keeps_who_takes_that_region_back_and_nobody_else() {
+        let pages = HeldPages::new((0, 0), None);
+        let (lost, other) = (pages.hold(7, [1].into_iter()), pages.hold(7, [2].into_iter()));
+        lost.lose();
+        assert!(pages.has_any() && pages.is_held() && pages.may_hold(9, 1), "nobody waits for what never comes");
+        let (one, two) = (pages.older(Some(1), 8, false).unwrap(), pages.older(Some(2), 8, false).unwrap());
+        drop(other);
+        assert!(two.are_back() && !pages.is_held());
+        drop(pages.hold(9, [1].into_iter()));
+        assert!(!one.are_back() && pages.older(None, u64::MAX, false).is_some());
+        assert!(pages.older(Some(1), 7, false).is_none(), "it was withdrawn before");
     }
 }

@@ -149,17 +149,18 @@ impl KernelCopies {
         if self.under_way == BATCHES_MAX {
             return Err(PostError::Full);
         }
+        let region = batch.local_region.region.0;
         let mut state = self.queue.state();
         state.touch.enter();
         let now = revisions();
         let asked = if now != batch.checked_at {
             Err(PostError::StaleRevisions(now))
-        } else if !state.touch.may_hold(now.remote) || !self.pages.may_hold(now.local) {
+        } else if !state.touch.may_hold(now.remote) || !self.pages.may_hold(now.local, region) {
             // Somebody may wait for what is under way: that only becomes less until all of it has ended.
             Err(PostError::Full)
         } else {
             state.touch.hold(now.remote);
-            Ok(self.pages.hold(now.local, std::iter::once(batch.local_region.region.0)))
+            Ok(self.pages.hold(now.local, std::iter::once(region)))
         };
         state.touch.leave();
         let hold = asked?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
-use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, NoteId};
 use penstock_memory::{Memory, ProcessVmMemory, Window, copy};
 use penstock_ring::spsc::{Consumer, MappedStorage};
@@ -13,10 +12,11 @@ use penstock_ring::{ReadyBits, RingLine, SharedRange};
 
 use super::bells::Bell;
 use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
+use super::device_copies::DeviceCopies;
 use super::kernel_copies::{BlockingRun, KernelCopies};
 use super::rings::{InboundRings, OutboundRing, RingOf, outbound};
 use super::segments::{EngineSegments, PeerSegments};
-use crate::device::{DeviceLane, Devices};
+use crate::device::Devices;
 use crate::lane::{
     Batch, CancelledOp, CounterRef, Handle, Lane, LaneEvents, LaneFault, Note, NotifyPosted, NotifyRequest, PostError,
     Posted, Revisions,
@@ -49,8 +49,8 @@ pub struct CopyLaneParts<'a> {
     pub hand_overs: Option<HandOverQueues>,
     /// Slots for memory that only its owner may touch, where there can be such memory.
     pub bounce: Option<BounceParts>,
-    /// The devices of this process, if it has any.
-    pub devices: Option<&'a Arc<dyn Devices>>,
+    /// The devices of this process, if it has any and the peer, whose segments these are, is in it.
+    pub devices: Option<(&'a Arc<dyn Devices>, &'a Arc<EngineSegments>)>,
     /// Who makes calls that may wait for the peer, where the kernel copies to it.
     pub kernel: Option<BlockingRun>,
 }
@@ -104,7 +104,7 @@ impl Bounce {
 /// One worker's lane to a peer on this host.
 pub struct CopyLane {
     /// None: this process has no devices, or the peer is in another one.
-    devices: Option<Box<dyn DeviceLane>>,
+    devices: Option<Box<DeviceCopies>>,
     segments: Arc<EngineSegments>,
     peer_segments: Arc<PeerSegments>,
     touch: Touch,
@@ -155,7 +155,10 @@ impl CopyLane {
                 segments: Arc::clone(segments),
                 peer_segments: Arc::clone(peer_segments),
                 touch: Touch::new(segments.owner_state.hazard(peer_index, worker)),
-                devices: devices.map(|devices| devices.lane(worker, peer_index)),
+                devices: devices.map(|(devices, theirs)| {
+                    let (ours, theirs) = ((&**segments, peer_index), (&**theirs, index_at_peer));
+                    Box::new(DeviceCopies::new(devices.lane(worker, peer_index), worker, ours, theirs))
+                }),
                 outbound: outbound(range, worker)?.map(|ring| (ring, 0)),
                 peer_ready: peer_segments.mailbox.ready(receiver),
                 index_at_peer: index_at_peer as usize,
@@ -265,7 +268,7 @@ impl CopyLane {
         accepted.map(Posted::Accepted)
     }
 
-    /// Gives the batch to a device, which has both memories until it has copied.
+    /// Gives the batch to a device.
     #[cold]
     #[inline(never)]
     fn post_device(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
@@ -274,27 +277,18 @@ impl CopyLane {
         };
         self.touch.enter();
         let now = revisions(&self.segments, &self.peer_segments);
-        let revision = now.local + now.remote; // Both only rise: the sum tells that neither has.
         let taken = match now == batch.checked_at {
+            true => devices.post(batch, now),
             false => Err(PostError::StaleRevisions(now)),
-            // Somebody may wait for what devices have: that only becomes less until all of it has ended. What a device
-            // that failed had never ends, and keeps nobody waiting here.
-            true if !self.touch.may_hold(revision) && devices.is_busy() => Err(PostError::Full),
-            true => devices.post(batch),
         };
-        if taken.is_ok() && !planted::is(Bug::FreedUnderACopy) {
-            self.touch.hold(revision);
-        }
         self.touch.leave();
         taken.map(Posted::Accepted)
     }
 
-    /// Returns whether a device has anything left.
-    fn collect_from_devices(&mut self, events: &mut dyn LaneEvents) -> bool {
-        let Some(devices) = &mut self.devices else { return false };
-        let ended = devices.collect(events);
-        (0..ended).for_each(|_| self.touch.released());
-        devices.is_busy()
+    fn collect_from_devices(&mut self, events: &mut dyn LaneEvents) {
+        if let Some(devices) = &mut self.devices {
+            devices.collect(events);
+        }
     }
 
     /// Returns whether the kernel has anything left.
@@ -416,11 +410,7 @@ impl Lane for CopyLane {
     }
 
     fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
-        let by_device = self.devices.as_mut().and_then(|devices| devices.cancel_op(completion_id));
-        if let Some(cancelled) = by_device {
-            if cancelled == CancelledOp::Quiesced {
-                self.touch.released();
-            }
+        if let Some(cancelled) = self.devices.as_mut().and_then(|devices| devices.cancel_op(completion_id)) {
             return cancelled;
         }
         if let Some(cancelled) = self.kernel.as_mut().and_then(|kernel| kernel.cancel_op(completion_id)) {
@@ -431,8 +421,8 @@ impl Lane for CopyLane {
 
     fn drain(&mut self, events: &mut dyn LaneEvents) -> bool {
         let is_kernel_busy = self.collect_from_kernel(events);
-        // What a device has lost is held for ever.
-        !self.collect_from_devices(events) && !self.touch.is_held() && !is_kernel_busy
+        self.collect_from_devices(events);
+        !is_kernel_busy && self.devices.as_ref().is_none_or(|devices| devices.is_quiet())
     }
 
     fn poll(&mut self, events: &mut dyn LaneEvents) -> Result<bool, LaneFault> {

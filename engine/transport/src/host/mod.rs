@@ -10,6 +10,7 @@
 
 mod bells;
 pub mod bounce;
+mod device_copies;
 mod held_pages;
 mod kernel_copies;
 mod lane;

@@ -95,7 +95,7 @@ pub(super) enum HazardOf {
     Lane = 0,
     /// Of copies that the kernel makes for it into and out of a peer's memory: only the peer looks at it, as this engine's own pages are counted.
     Kernel = 16,
-    /// Of devices that copy for it into and out of staging memory, which only the owner itself looks at.
+    /// Of calls that leave devices with copies into and out of staging memory, which only the owner itself looks at.
     Staging = 32,
 }
 
@@ -106,7 +106,7 @@ pub struct OwnerState {
     workers: usize,
     gate: Mutex<Gate>,
     last_region_change: Publisher,
-    /// What lanes have left with the kernel; of a lane that is gone until that has let go.
+    /// What lanes have left with the kernel and with devices; of a lane that is gone until those have let go.
     held_pages: Mutex<Vec<Arc<HeldPages>>>,
     view: OwnerStateView,
 }
@@ -139,7 +139,7 @@ impl OwnerState {
         self.hazard_of(peer_index, worker, HazardOf::Lane)
     }
 
-    /// The hazard that is raised while devices have this engine's memory for that lane, between it and staging memory. As for the other, at most
+    /// The hazard that is raised while devices are given copies between this engine's memory and staging memory for that lane. As for the other, at most
     /// one may exist.
     pub fn staging_hazard(&self, peer_index: u32, worker: usize) -> Hazard {
         self.hazard_of(peer_index, worker, HazardOf::Staging)
@@ -147,15 +147,20 @@ impl OwnerState {
 
     /// Where a lane counts what it leaves with the kernel.
     pub fn held_pages(&self, peer_index: u32, worker: usize) -> Arc<HeldPages> {
-        self.hold_under((peer_index, worker), HazardOf::Lane)
+        self.hold_under((peer_index, worker), Some(HazardOf::Lane))
     }
 
-    /// Where it counts what was lost with devices that had it for the lane: those that go on say nothing of it.
-    pub fn lost_with_devices(&self, peer_index: u32, worker: usize) -> Arc<HeldPages> {
-        self.hold_under((peer_index, worker), HazardOf::Staging)
+    /// Where it counts what devices have for it, between this engine's memory and staging memory.
+    pub fn held_by_staging(&self, peer_index: u32, worker: usize) -> Arc<HeldPages> {
+        self.hold_under((peer_index, worker), Some(HazardOf::Staging))
     }
 
-    fn hold_under(&self, lane: (u32, usize), whose: HazardOf) -> Arc<HeldPages> {
+    /// Where a lane of the peer, which is in this process, counts what devices have of this engine's memory for it.
+    pub fn held_by_peer(&self, peer_index: u32, worker: usize) -> Arc<HeldPages> {
+        self.hold_under((peer_index, worker), None)
+    }
+
+    fn hold_under(&self, lane: (u32, usize), whose: Option<HazardOf>) -> Arc<HeldPages> {
         let pages = HeldPages::new(lane, whose);
         let mut all = self.all_held_pages();
         all.retain(|pages| Arc::strong_count(pages) > 1);
@@ -167,8 +172,8 @@ impl OwnerState {
         self.held_pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What may be touching this engine's memory at this moment for these peers: its workers, devices that copy for them between its own memories, and the
-    /// kernel, as far as it has pages of this region from before this revision (no region: any pages).
+    /// What may be touching this engine's memory at this moment for these peers: its workers, and the kernel and devices, as far as they have pages of this
+    /// region from before this revision (no region: any pages).
     pub fn observe(&self, peers: Range<u32>, region: Option<u32>, revision: u64) -> Vec<OwnActivity> {
         let (mut busy, mut found) = (Vec::new(), Vec::new());
         for peer_index in peers.clone() {
@@ -176,7 +181,7 @@ impl OwnerState {
         }
         // Looked at behind the hazards: what a call that was not seen has left is here.
         for pages in self.all_held_pages().iter() {
-            let is_its = |busy: &&BusyWorker| pages.is_of((busy.peer_index, busy.worker), busy.whose);
+            let is_its = |busy: &&BusyWorker| pages.is_of((busy.peer_index, busy.worker), Some(busy.whose));
             let call = busy.iter().find(is_its);
             if peers.contains(&pages.peer_index())
                 && let Some(older) = pages.older(region, revision, call.is_some())
@@ -186,6 +191,20 @@ impl OwnerState {
         }
         found.extend(busy.into_iter().map(|busy| OwnActivity { worker: Some(busy), pages: None }));
         found
+    }
+
+    /// What a worker of the peer's that was seen in a call may leave with devices of this engine's memory. Looked at once that call is over.
+    pub fn left_by_peer(
+        &self,
+        peer_index: u32,
+        call: &BusyWorker,
+        region: Option<u32>,
+        revision: u64,
+    ) -> Option<OlderPages> {
+        let held = self.all_held_pages();
+        // Of lanes that had this index before is left what was lost.
+        let its = held.iter().rev().find(|pages| pages.is_of((peer_index, call.worker), None))?;
+        its.older(region, revision, true)
     }
 
     /// Whether all of it has come to its end.
@@ -296,7 +315,7 @@ pub struct BusyWorker {
     seen: Observation,
 }
 
-/// What may be touching this engine's memory: a worker in a call, pages that the kernel has, or both.
+/// What may be touching this engine's memory: a worker in a call, pages that it has left with others, or both.
 #[derive(Debug, Clone)]
 pub struct OwnActivity {
     worker: Option<BusyWorker>,

@@ -41,12 +41,12 @@ impl StagedLane {
         copied.map(|posted| matches!(posted, Posted::Moved(_)))
     }
 
-    fn copy_here(&mut self, op: &StagedOp, count: usize) -> Result<Posted, PostError> {
+    fn copy_here(&mut self, op: &mut StagedOp, count: usize) -> Result<Posted, PostError> {
         let Some(slots) = &op.slots else { return Err(PostError::Refused(Cause::NoPath)) };
         let spans = &self.spans[op.done..count];
         self.touch.enter();
         let view = self.session.staging.segments.owner_state.view();
-        let (revision, checked_at) = (view.revision(), op.checked_at);
+        let (revision, checked_at, region) = (view.revision(), op.checked_at, op.local_region.region.0);
         let extents = op.spans.iter().map(|span| (span.local, span.len));
         let withdrawn = check_withdrawals(view, checked_at.local, op.local_region, extents);
         let copied = match (op.of, op.direction, withdrawn) {
@@ -56,11 +56,8 @@ impl StagedLane {
             }
             (OpOf::Worker(_), _, Err(withdrawn)) => Err(PostError::Refused(withdrawn.cause_for_local())),
             (OpOf::Peer { .. }, _, Err(withdrawn)) => Err(PostError::Refused(withdrawn.cause_for_peer())),
-            // Somebody may wait for what devices have: that only becomes less until all of it has ended. What a device
-            // that failed had never ends, and keeps nobody waiting here.
-            _ if !self.touch.may_hold(revision) && self.devices.as_ref().is_some_and(|devices| devices.is_busy()) => {
-                Err(PostError::Full)
-            }
+            // Somebody may wait for what devices have of this region: that only becomes less until all of it has ended.
+            _ if !self.pages.may_hold(revision, region) => Err(PostError::Full),
             _ => match (&op.local, &slots.memory, &mut self.devices) {
                 (Memory::Host(local), Memory::Host(slots), _) => {
                     let copied = copy::scatter(local, slots, op.direction, spans, op.hint);
@@ -71,7 +68,7 @@ impl StagedLane {
             },
         };
         if let Ok(Posted::Accepted(_)) = copied {
-            self.touch.hold(revision);
+            op.hold = Some(self.pages.hold(revision, [region].into_iter()));
         }
         self.touch.leave();
         copied

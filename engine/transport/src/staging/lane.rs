@@ -7,7 +7,7 @@ use std::sync::Arc;
 use penstock_core::limits::{IN_FLIGHT_PER_LANE_MAX, SPANS_PER_POST};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Span};
-use penstock_memory::Memory;
+use penstock_memory::{DeviceId, Memory};
 use penstock_ring::ReadyBits;
 
 use super::gone::GoneLane;
@@ -17,8 +17,8 @@ use super::peer::{DIRECTIONS, GrantedTo, Grants};
 use super::slots::{IsOver, SLOT_BYTES, StagingSlot};
 use super::talk::put_heard;
 use super::{StagedSession, is_staged_within};
-use crate::device::DeviceLane;
-use crate::host::{EngineSegments, HeldPages, OwnerStateView};
+use crate::device::{CopyEnd, DeviceLane};
+use crate::host::{EngineSegments, HeldPages, OwnerStateView, PageHold};
 use crate::lane::{
     Batch, CancelledOp, CounterRef, Failure, FlushRequest, Handle, Lane, LaneEvents, LaneFault, Note, NotifyPosted,
     NotifyRequest, PostError, Posted,
@@ -33,13 +33,6 @@ pub(super) const PLACE_BITS: u32 = 16;
 pub(super) const MESSAGE: u64 = OWN | ((1 << PLACE_BITS) - 1);
 /// Operations that one look gives their next hop, which may be a copy by this processor.
 const HOPS_PER_POLL: usize = 8;
-/// How a hop has ended.
-pub(super) enum HopEnd {
-    Completed(Result<u64, Failure>),
-    /// A device has failed, and may have both memories for ever.
-    Lost(Failure),
-}
-
 /// A slot of the peer into which bytes of this transfer may still come.
 pub(super) struct SpoiltSlot {
     pub(super) direction: Direction,
@@ -56,8 +49,8 @@ pub(super) struct StagedLane {
     pub(super) session: Arc<StagedSession>,
     pub(super) is_over: IsOver,
     pub(super) touch: Touch,
-    /// By region, what was lost with devices of this lane's.
-    lost: Arc<HeldPages>,
+    /// By region, what its devices have of this side's memory.
+    pub(super) pages: Arc<HeldPages>,
     pub(super) ready: ReadyBits,
     pub(super) worker: usize,
     pub(super) ops: Vec<Option<StagedOp>>,
@@ -78,7 +71,9 @@ pub(super) struct StagedLane {
     pub(super) posts: u64,
     /// Places of operations that wait for their next hop: by direction, and those of the peer.
     pub(super) waiting: [VecDeque<usize>; 3],
-    pub(super) ended: Vec<(u64, HopEnd)>,
+    /// Devices that have no room, while operations are given their next hop.
+    full: Vec<Option<DeviceId>>,
+    pub(super) ended: Vec<(u64, CopyEnd)>,
     /// What the peer's lanes have said, each behind its length.
     pub(super) heard: Vec<u8>,
     pub(super) message: Vec<u8>,
@@ -90,7 +85,7 @@ pub(super) struct StagedLane {
 /// What lanes and devices report, as this and the worker have to hear it.
 struct Sorted<'a> {
     events: &'a mut dyn LaneEvents,
-    ended: &'a mut Vec<(u64, HopEnd)>,
+    ended: &'a mut Vec<(u64, CopyEnd)>,
     heard: &'a mut Vec<u8>,
 }
 
@@ -114,14 +109,14 @@ impl LaneEvents for Sorted<'_> {
     fn completed(&mut self, completion_id: u64, result: Result<u64, Failure>) {
         match completion_id & OWN {
             0 => self.events.completed(completion_id, result),
-            _ => self.ended.push((completion_id, HopEnd::Completed(result))),
+            _ => self.ended.push((completion_id, CopyEnd::Completed(result))),
         }
     }
 
     fn lost(&mut self, completion_id: u64, failure: Failure) {
         match completion_id & OWN {
             0 => self.events.lost(completion_id, failure),
-            _ => self.ended.push((completion_id, HopEnd::Lost(failure))),
+            _ => self.ended.push((completion_id, CopyEnd::Lost(failure))),
         }
     }
 
@@ -145,7 +140,7 @@ impl StagedLane {
             session: Arc::clone(session),
             is_over,
             touch: Touch::new(segments.owner_state.staging_hazard(peer_index, worker)),
-            lost: segments.owner_state.lost_with_devices(peer_index, worker),
+            pages: segments.owner_state.held_by_staging(peer_index, worker),
             ready: segments.mailbox.view().ready(worker),
             worker,
             ops: Vec::new(),
@@ -159,6 +154,7 @@ impl StagedLane {
             lists: Vec::new(),
             posts: 0,
             waiting: Default::default(),
+            full: Vec::new(),
             ended: Vec::new(),
             heard: Vec::new(),
             message: Vec::new(),
@@ -265,6 +261,7 @@ impl StagedLane {
             grant,
             gives_back: false,
             is_cancelled: false,
+            hold: None,
         };
         op.hop = op.first_hop();
         let begun = self.begin(&mut op);
@@ -318,13 +315,13 @@ impl StagedLane {
                 continue;
             }
             match end {
-                HopEnd::Lost(failure) => self.lose(place, failure, events),
-                HopEnd::Completed(Err(failure)) => self.finish(place, Err(failure), events),
+                CopyEnd::Lost(failure) => self.lose(place, failure, events),
+                CopyEnd::Completed(Err(failure)) => self.finish(place, Err(failure), events),
                 // It was asked for; the answer comes by itself.
-                HopEnd::Completed(Ok(_)) if op.hop == Hop::Remote => {}
-                HopEnd::Completed(Ok(_)) => {
+                CopyEnd::Completed(Ok(_)) if op.hop == Hop::Remote => {}
+                CopyEnd::Completed(Ok(_)) => {
                     op.done += mem::take(&mut op.posted);
-                    op.is_under_way = false;
+                    (op.is_under_way, op.hold) = (false, None);
                     let is_over = op.done >= op.spans_in_hop();
                     match (is_over, op.is_cancelled) {
                         (true, _) => self.hop_is_over(place, events),
@@ -424,16 +421,12 @@ impl StagedLane {
     /// A device has failed, and may have an operation's memory and its slot for ever.
     fn lose(&mut self, place: usize, failure: Failure, events: &mut dyn LaneEvents) {
         let Some(op) = &mut self.ops[place] else { return };
-        let (of, slot, region) = (op.of, op.slot.take(), op.local_region.region);
+        let (of, slot) = (op.of, op.slot.take());
         if slot.is_some() && matches!(of, OpOf::Worker(_)) {
             self.slots[op.direction as usize] -= 1;
         }
         slot.into_iter().for_each(StagingSlot::withhold);
-        if self.devices.is_some() {
-            // For ever, for whoever takes that region back, and for nobody else: older than any withdrawal.
-            self.lost.hold(0, std::iter::once(region.0)).lose();
-            self.touch.released();
-        }
+        op.hold.take().into_iter().for_each(PageHold::lose);
         self.take_out(place, matches!(of, OpOf::Worker(_)));
         match of {
             OpOf::Worker(completion_id) => events.lost(completion_id, failure),
@@ -459,32 +452,44 @@ impl StagedLane {
     fn give_next_hops(&mut self, events: &mut dyn LaneEvents) -> Result<(bool, bool), LaneFault> {
         let (mut any, mut more) = (false, false);
         for queue in 0..self.waiting.len() {
-            for turn in 0.. {
-                let Some(&place) = self.waiting[queue].front() else { break };
-                if turn == HOPS_PER_POLL {
+            self.full.clear();
+            let (mut at, mut turns) = (0, 0);
+            while let Some(&place) = self.waiting[queue].get(at) {
+                if turns == HOPS_PER_POLL {
                     more = true;
                     break;
                 }
                 let Some(mut op) = self.ops[place].take() else {
-                    self.waiting[queue].pop_front();
+                    self.waiting[queue].remove(at);
                     continue;
                 };
-                op.own_id = self.next_id(place);
-                let (begun, hop) = (self.begin(&mut op), op.hop);
+                let (hop, device) = (op.hop, op.local.device());
+                let waits = hop == Hop::Near && self.full.contains(&device);
+                if !waits {
+                    op.own_id = self.next_id(place);
+                }
+                let begun = if waits { Err(PostError::Full) } else { self.begin(&mut op) };
                 self.ops[place] = Some(op);
                 let failed = match begun {
                     Ok(_) => None,
-                    Err(PostError::Full) => {
-                        // A device's own copies, or those of other lanes, make room; a transport marks its lane.
-                        more |= hop == Hop::Near && !self.touch.is_held();
-                        break;
+                    // A device's own copies, or those of other lanes, make room, and others do not wait for it.
+                    Err(PostError::Full) if hop == Hop::Near => {
+                        at += 1;
+                        if !waits {
+                            more |= !self.pages.is_held();
+                            self.full.push(device);
+                        }
+                        continue;
                     }
+                    // A transport marks its lane.
+                    Err(PostError::Full) => break,
                     Err(PostError::Refused(cause)) => Some(cause),
                     Err(PostError::OutOfBounds) => Some(Cause::OutOfBounds),
                     Err(PostError::StaleRevisions(_)) => Some(Cause::PlanTooOld),
                     Err(PostError::Fault(fault)) => return Err(fault),
                 };
-                self.waiting[queue].pop_front();
+                self.waiting[queue].remove(at);
+                turns += 1;
                 any = true;
                 match (failed, begun) {
                     (Some(cause), _) => self.finish(place, Err(cause.into()), events),
@@ -498,9 +503,9 @@ impl StagedLane {
 
     /// Hears of what devices have done.
     fn collect(&mut self, events: &mut dyn LaneEvents) {
-        let mut sorted = Sorted { events, ended: &mut self.ended, heard: &mut self.heard };
-        let passed = self.devices.as_mut().map_or(0, |devices| devices.collect(&mut sorted));
-        (0..passed).for_each(|_| self.touch.released());
+        if let Some(devices) = &mut self.devices {
+            devices.collect(&mut |own_id, end| self.ended.push((own_id, end)));
+        }
         self.take_ends(events);
     }
 
@@ -569,10 +574,7 @@ impl Lane for StagedLane {
             }
             Hop::Near => match self.devices.as_mut().map(|devices| devices.cancel_op(op.own_id)) {
                 None => self.inner.cancel_op(op.own_id),
-                Some(Some(CancelledOp::Quiesced)) => {
-                    self.touch.released();
-                    CancelledOp::Quiesced
-                }
+                Some(Some(CancelledOp::Quiesced)) => CancelledOp::Quiesced,
                 Some(_) => CancelledOp::LocalPending,
             },
             Hop::Far => match self.inner.cancel_op(op.own_id) {
@@ -639,8 +641,7 @@ impl Lane for StagedLane {
             self.inner = Box::new(GoneLane);
         }
         // What a device has lost is held for ever.
-        let has_any = self.lost.has_any() || self.touch.is_held();
-        is_quiet && self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) && !has_any
+        is_quiet && self.devices.as_ref().is_none_or(|devices| !devices.is_busy()) && !self.pages.has_any()
     }
 
     fn why_broken(&self) -> Option<String> {

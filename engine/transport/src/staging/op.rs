@@ -9,6 +9,7 @@ use penstock_memory::Memory;
 use penstock_memory::copy::Hint;
 
 use super::slots::{SLOT_BYTES, Slots, StagingSlot};
+use crate::host::PageHold;
 use crate::lane::{Batch, Revisions};
 use crate::remote::{RemoteMemory, StagedMemory};
 
@@ -62,6 +63,8 @@ pub(super) struct StagedOp {
     pub(super) gives_back: bool,
     /// The worker has given it up, and waits until it touches nothing.
     pub(super) is_cancelled: bool,
+    /// A device has the memory here.
+    pub(super) hold: Option<PageHold>,
 }
 
 impl StagedOp {

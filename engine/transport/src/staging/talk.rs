@@ -292,6 +292,7 @@ impl StagedLane {
             grant: None,
             gives_back: false,
             is_cancelled: false,
+            hold: None,
         };
         self.ops[place] = Some(op);
         self.waiting[2].push_back(place);

@@ -124,6 +124,40 @@ pub(crate) fn other_devices() {
     }
 }
 
+/// What a device that does not go on has keeps copies of another one waiting no more once something was taken back than before.
+pub(crate) fn the_other_device_after_a_withdrawal() {
+    let pairs = [TransportName::Shm, TransportName::Tcp].map(|transport| Pair::over(transport, |config| config));
+    for pair in [Pair::start(|config| config)].into_iter().chain(pairs) {
+        let buffers = [0, 1].map(|number| Buffer::on(number, MIB));
+        let near = [0, 1].map(|number| buffers[number].register(&pair.near, "near"));
+        let idle = pair.near.pool(PoolSpec::host(MIB).label("idle")).unwrap();
+        let far = pair.far.pool(PoolSpec::host(MIB).block(4096).label("far")).unwrap();
+        far.window().fill(0, MIB, 1).unwrap();
+        let region = pair.peer.wait_region("far", PATIENCE).unwrap();
+        for (number, is_write) in [(0, true), (1, false), (2, true), (3, false)] {
+            let plan = |local| {
+                let plan = if is_write { Plan::write(local, &region) } else { Plan::read(local, &region) };
+                plan.extents(&ALL).build().unwrap()
+            };
+            let plans = near.each_ref().map(plan);
+            let submit = |plan| pair.peer.submit(plan, Submit::new().within(PATIENCE)).unwrap();
+            submit(&plans[0]).wait().unwrap();
+            let stream = ProgramStream::on(0);
+            stream.hold();
+            order(0, &stream).unwrap();
+            let before = submit(&plans[0]);
+            assert_held(std::slice::from_ref(&before));
+            assert!(idle.revoke(&[(0, 4096)], PATIENCE).unwrap().is_quiesced());
+            let held = [before, submit(&plans[0])];
+            let ended = submit(&plans[1]).wait();
+            assert!(ended.is_ok(), "{}, {number}, of the other device: {ended:?}", pair.peer.transport());
+            assert_held(&held);
+            stream.release();
+            held.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
+        }
+    }
+}
+
 pub(crate) fn refusals() {
     let pair = Pair::start(|config| config);
     let (here, there) = (Buffer::new(MIB), Buffer::new(MIB));
