@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use penstock_core::budget::BudgetShare;
+use penstock_core::env::BlockingJob;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 
@@ -54,13 +55,16 @@ pub struct ForeignShare {
     pub blocking: BlockingCalls,
 }
 
-/// A registration of a mapping's pages with a device, which knows them by the addresses that they have. It is dropped before they are unmapped.
+/// A registration of a mapping's pages with a device, which knows them by the addresses that they have. It ends before they are unmapped.
 pub trait PageRegistration: Send {
     /// Some of the addresses are about to get other pages: the device must know none of the old ones any more.
     fn suspend(&mut self);
 
     /// The other pages are there, and may be registered. Answers whether they are.
     fn resume(&mut self) -> bool;
+
+    /// Ends it, and has the pages unmapped behind that. A device may take as long as its copies do, so both are for a thread that may be kept waiting.
+    fn end(self: Box<Self>, unmap: BlockingJob);
 }
 
 impl fmt::Debug for Mapping {
@@ -192,19 +196,24 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        *self.registration() = None;
+        let registration = self.registration().take();
+        let foreign = self.foreign.take();
         let (base, len) = (self.base.as_ptr().expose_provenance(), self.len as usize);
         let unmap = move || {
             // SAFETY: the range was mapped by `new`, was owned by this value alone, and every window
             // over it held this value alive. Unmapping an owned range cannot fail.
             let _ = unsafe { mm::munmap(ptr::with_exposed_provenance_mut(base), len) };
         };
-        match self.foreign.take() {
+        let unmap = move || match foreign {
             None => unmap(),
             Some(ForeignShare { share, blocking }) => blocking.run(move || {
                 unmap();
                 drop(share);
             }),
+        };
+        match registration {
+            None => unmap(),
+            Some(registration) => registration.end(BlockingJob::once(unmap)),
         }
     }
 }

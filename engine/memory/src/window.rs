@@ -217,8 +217,44 @@ impl fmt::Debug for Window {
 
 #[cfg(test)]
 mod tests {
-    use crate::HostMemory;
+    use std::sync::mpsc::{Sender, channel};
+
+    use penstock_core::env::BlockingJob;
+
+    use super::PageRegistration;
     use crate::error::AccessError;
+    use crate::{HostMemory, Pool, PoolSpec};
+
+    #[test]
+    fn registered_pages_are_unmapped_behind_the_end_of_their_registration() {
+        struct Registered(Sender<BlockingJob>);
+        impl PageRegistration for Registered {
+            fn suspend(&mut self) {}
+
+            fn resume(&mut self) -> bool {
+                true
+            }
+
+            fn end(self: Box<Self>, unmap: BlockingJob) {
+                self.0.send(unmap).unwrap();
+            }
+        }
+        let pool = Pool::create(PoolSpec::host(1 << 20).label("registered")).unwrap();
+        let (given, ending) = channel();
+        let begin = pool.window().base_address();
+        let is_mapped = || {
+            std::fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .lines()
+                .any(|line| line.starts_with(&format!("{begin:x}-")))
+        };
+        pool.window().register_pages(|_, _| Ok::<_, ()>(Box::new(Registered(given)) as _)).unwrap().unwrap();
+        drop(pool);
+        let unmap = ending.try_recv().unwrap();
+        assert!(is_mapped(), "a device may still have the pages");
+        unmap.run();
+        assert!(!is_mapped());
+    }
 
     #[test]
     fn bytes_go_in_and_come_out() {

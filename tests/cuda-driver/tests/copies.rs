@@ -395,6 +395,37 @@ fn stand_in_pinned_memory_that_cannot_be_had_is_refused_with_the_mend() {
 }
 
 #[test]
+fn stand_in_whoever_drops_a_pinned_pool_waits_for_no_stream() {
+    if !on_stand_in("stand_in_whoever_drops_a_pinned_pool_waits_for_no_stream", "pinned=3145728") {
+        return;
+    }
+    let pair = Pair::start(|config| config);
+    let there = Buffer::new(MIB);
+    there.register(&pair.far, "device");
+    let region = pair.peer.wait_region("device", PATIENCE).unwrap();
+    // No peer has it, so this is the last to have it.
+    let pool = || pair.near.pool(PoolSpec::host(2 * MIB).label("host").rights(Rights::NONE)).unwrap();
+    let all = [Span { local: 0, remote: 0, len: MIB }];
+    let plan = |pool: &penstock::Pool<_>| Plan::write(pool, &region).extents(&all).build();
+    let (first, second) = (pool(), pool());
+    let begin = first.window().base_address();
+    let is_mapped = || {
+        std::fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| line.starts_with(&format!("{begin:x}-")))
+    };
+    pair.peer.submit(&plan(&first).unwrap(), Submit::new()).unwrap().wait().unwrap();
+    let stream = card::ProgramStream::on(0);
+    stream.hold();
+    let dropping = std::thread::spawn(move || assert!(first.deregister(PATIENCE).unwrap().is_quiesced()));
+    staged::wait_until(|| dropping.is_finished());
+    // The driver waits: it has the pages, and they are where they were.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(is_mapped() && plan(&second).is_err());
+    stream.release();
+    staged::wait_until(|| plan(&second).is_ok() && !is_mapped());
+    assert_eq!(card::forbidden(), "");
+}
+
+#[test]
 fn stand_in_memory_that_was_freed_under_its_registration_ends_its_transfers_only() {
     if !on_stand_in("stand_in_memory_that_was_freed_under_its_registration_ends_its_transfers_only", "") {
         return;
@@ -462,7 +493,10 @@ fn stand_in_engines_that_come_and_go_leave_nothing_pinned_and_no_context_current
         let pool = pair.near.pool(PoolSpec::host(MIB).label("host")).unwrap();
         there.register(&pair.far, "device");
         let region = pair.peer.wait_region("device", PATIENCE).unwrap();
-        let plan = Plan::write(&pool, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+        let plan = || Plan::write(&pool, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build();
+        // What former engines had pinned is let go of by threads that nobody waits for.
+        staged::wait_until(|| plan().is_ok());
+        let plan = plan().unwrap();
         pair.peer.submit(&plan, Submit::new()).unwrap().wait().unwrap();
         assert!(!card::has_context(), "a plan leaves the caller's context alone");
         drop((plan, region, pool));

@@ -57,10 +57,10 @@ struct Mover {
 }
 
 impl Mover {
-    fn new(context: Arc<Context>) -> Result<Self, CudaError> {
+    fn new(env: &Arc<dyn TransportEnv>, context: Arc<Context>) -> Result<Self, CudaError> {
         let words = Segment::create("penstock-cuda-words", Way::ALL.len() as u64 * WORD_BYTES);
         let words = words.map_err(|error| CudaError::Words { why: error.to_string() })?;
-        pin(&context, words.window())?;
+        pin(env, &context, words.window())?;
         let entered = context.enter()?;
         let queue = |way: Way| {
             let word = words.window().slice(way as u64 * WORD_BYTES, 8).expect("there is one for each way");
@@ -154,7 +154,7 @@ impl Hub {
         if has_it(&self.lock()) {
             return Ok(());
         }
-        let mover = Mover::new(Arc::clone(context))?;
+        let mover = Mover::new(&self.env, Arc::clone(context))?;
         let mut state = self.lock();
         if !has_it(&state) {
             state.movers.push(mover);

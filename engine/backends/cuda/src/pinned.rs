@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use penstock_core::env::{BlockingJob, TransportEnv};
 use penstock_memory::{PageRegistration, Window};
 
 use crate::context::Context;
@@ -12,8 +13,8 @@ use crate::error::{CudaError, check};
 const PORTABLE: u32 = 1;
 
 /// A mapping that is registered with the driver.
-#[derive(Debug)]
 struct PinnedPages {
+    env: Arc<dyn TransportEnv>,
     context: Arc<Context>,
     base: u64,
     bytes: u64,
@@ -21,10 +22,11 @@ struct PinnedPages {
 }
 
 /// Registers the whole mapping that this window is over, unless it is: from then on devices copy from and to it without the processor. It takes 33 ms
-/// a gigabyte, and the end of it waits for copies, so it is not for a worker.
-pub(crate) fn pin(context: &Arc<Context>, window: &Window) -> Result<(), CudaError> {
+/// a gigabyte, so it is not for a worker.
+pub(crate) fn pin(env: &Arc<dyn TransportEnv>, context: &Arc<Context>, window: &Window) -> Result<(), CudaError> {
     let register = |base, bytes| {
-        let mut pages = PinnedPages { context: Arc::clone(context), base, bytes, is_registered: false };
+        let (env, context) = (Arc::clone(env), Arc::clone(context));
+        let mut pages = PinnedPages { env, context, base, bytes, is_registered: false };
         pages.register()?;
         Ok(Box::new(pages) as Box<dyn PageRegistration>)
     };
@@ -61,6 +63,16 @@ impl PageRegistration for PinnedPages {
         self.register()
             .inspect_err(|error| tracing::warn!(%error, "memory that was renewed could not be pinned again"))
             .is_ok()
+    }
+
+    /// Whoever lets go of a mapping last may be a worker, and the driver waits for all copies of the device, and for streams of the program.
+    fn end(self: Box<Self>, unmap: BlockingJob) {
+        let env = Arc::clone(&self.env);
+        let end = move || {
+            drop(self);
+            unmap.run();
+        };
+        env.run_blocking(0, BlockingJob::once(end));
     }
 }
 

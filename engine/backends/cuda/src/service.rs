@@ -19,6 +19,7 @@ use crate::pinned::pin;
 
 /// The devices of this process, as one engine uses them.
 pub struct CudaDevices {
+    env: Arc<dyn TransportEnv>,
     segments: Arc<EngineSegments>,
     /// One for each worker.
     hubs: Vec<Arc<Hub>>,
@@ -30,7 +31,7 @@ impl CudaDevices {
         CudaDriver::open()?;
         let hubs = (0..segments.workers()).map(|_| Hub::new(Arc::clone(env)).map(Arc::new));
         let hubs = hubs.collect::<io::Result<Vec<_>>>();
-        Ok(hubs.map(|hubs| Self { segments: Arc::clone(segments), hubs }))
+        Ok(hubs.map(|hubs| Self { env: Arc::clone(env), segments: Arc::clone(segments), hubs }))
     }
 
     fn prepare(&self, local: &Memory, remote: &Memory) -> Result<(), CudaError> {
@@ -42,7 +43,7 @@ impl CudaDevices {
             first.get_or_insert(context);
         }
         let windows = [local.host(), remote.host()].into_iter().flatten();
-        first.map_or(Ok(()), |context| windows.into_iter().try_for_each(|window| pin(&context, window)))
+        first.map_or(Ok(()), |context| windows.into_iter().try_for_each(|window| pin(&self.env, &context, window)))
     }
 }
 
