@@ -19,6 +19,11 @@ use crate::status;
 /// Copies and words of one stream that may wait: the call blocks then, until the stream moves.
 const DEPTH_MAX: u64 = 1021;
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+/// For which messages to streams the driver has no memory, each kind by its bit, and for which contexts, by [`CONTEXTS`]; and how often it had none.
+static SHORT: AtomicU64 = AtomicU64::new(0);
+static SHORTAGES: AtomicU64 = AtomicU64::new(0);
+/// A call that makes a context current.
+pub(crate) const CONTEXTS: u64 = 1;
 /// A card that has not heard for so long is none any more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -114,6 +119,21 @@ pub(crate) fn client() -> Result<&'static Client, u32> {
 pub(crate) fn client_of_failed() -> Result<&'static Client, u32> {
     static CLIENT: OnceLock<Option<Client>> = OnceLock::new();
     CLIENT.get_or_init(|| Client::start().ok()).as_ref().ok_or(status::UNKNOWN)
+}
+
+/// For these calls the driver has no memory from now on. Answers how often it has had none so far.
+pub(crate) fn fall_short(calls: u64) -> u64 {
+    SHORT.store(calls, Ordering::Relaxed);
+    SHORTAGES.load(Ordering::Relaxed)
+}
+
+/// Whether it has memory for such a call.
+pub(crate) fn check_short(call: u64) -> Result<(), u32> {
+    if SHORT.load(Ordering::Relaxed) & call == 0 {
+        return Ok(());
+    }
+    SHORTAGES.fetch_add(1, Ordering::Relaxed);
+    Err(status::OUT_OF_MEMORY)
 }
 
 /// The program of the card: beside this library, or one folder above.
@@ -243,6 +263,7 @@ impl Client {
 
     /// The same with the copies of a batch. Returns how many messages the stream has done when this one is done.
     pub(crate) fn queue_with(&self, stream: u32, kind: Kind, numbers: [u64; 4], entries: &[Entry]) -> Result<u64, u32> {
+        check_short(1 << kind as u64)?;
         if self.given.fetch_add(1, Ordering::Relaxed) + 1 == plan().launch_fails {
             self.fail(status::LAUNCH_FAILED);
         }

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::card::client;
+use crate::card::{CONTEXTS, check_short, client};
 use crate::forbidden::note;
-use crate::start::{answer, device};
+use crate::start::{answer, device, run};
 use crate::status;
 
 /// What stands for the primary context of the first device; those of others come behind.
@@ -80,14 +80,14 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRelease(number: c_int) -> u32 
 /// # Safety
 /// Nothing is asked of its caller.
 pub(crate) unsafe extern "C" fn cuCtxPushCurrent(context: *mut c_void) -> u32 {
-    match crate::start::check_started() {
-        Err(status) => status,
-        Ok(()) if context.is_null() => status::INVALID_VALUE,
-        Ok(()) => {
-            CURRENT.with(|current| current.0.borrow_mut().push(context as usize));
-            status::SUCCESS
+    run(|| {
+        if context.is_null() {
+            return Err(status::INVALID_VALUE);
         }
-    }
+        check_short(CONTEXTS)?;
+        CURRENT.with(|current| current.0.borrow_mut().push(context as usize));
+        Ok(())
+    })
 }
 
 /// # Safety
@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn cuCtxPopCurrent(place: *mut *mut c_void) -> u32 
 /// Nothing is asked of its caller.
 pub(crate) unsafe extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> u32 {
     note("cuCtxSetCurrent");
-    crate::start::run(|| {
+    run(|| {
         CURRENT.with(|current| {
             let mut stack = current.0.borrow_mut();
             stack.pop();

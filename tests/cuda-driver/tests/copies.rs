@@ -8,6 +8,7 @@ mod counted;
 mod engines;
 mod gpudirect;
 mod ordered;
+mod short;
 mod staged;
 mod swaps;
 
@@ -578,6 +579,11 @@ on_stand_in! { ordered:
     stand_in_a_lost_card_ends_copies_behind_a_stream: lost, "seed=38";
     stand_in_what_is_staged_begins_behind_a_program_s_stream: staged, "seed=39";
     stand_in_an_order_costs_no_allocation: without_allocations, "seed=40";
+}
+
+on_stand_in! { short:
+    stand_in_a_driver_without_memory_for_a_call_is_asked_again: for_a_while, "seed=14";
+    stand_in_a_driver_that_never_has_memory_for_a_call_fails_its_device: for_ever, "";
 }
 
 on_stand_in! { apart:

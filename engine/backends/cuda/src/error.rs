@@ -94,6 +94,11 @@ pub enum CudaError {
 }
 
 impl CudaError {
+    /// Whether a call was refused only because the driver had no memory for it: it may be made again.
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self, Self::Call { status: Status::OUT_OF_MEMORY, .. })
+    }
+
     /// What a call that asks for so many bytes has answered.
     pub(crate) fn of_memory(error: Self, bytes: u64, what: &'static str) -> Self {
         match error {

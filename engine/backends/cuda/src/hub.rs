@@ -25,6 +25,8 @@ use crate::queue::{Copy, CopyQueue, FLUSHES_MAX, LaneId, OpResult, OpenOp, Way};
 
 /// How often streams are asked whether they go on. Who sleeps wakes as often while there are copies.
 const ASK_EVERY: Duration = Duration::from_millis(5);
+/// A driver that has no memory for a call is asked again for so long.
+const SHORTAGE_MAX: Duration = Duration::from_secs(1);
 /// Words are in lines of their own.
 const WORD_BYTES: u64 = 64;
 
@@ -53,6 +55,8 @@ struct Mover {
     context: Arc<Context>,
     queues: [CopyQueue; 3],
     has_failed: bool,
+    /// Since when the driver has no memory for a call.
+    short_since: Option<Timestamp>,
     _words: Segment,
 }
 
@@ -68,34 +72,52 @@ impl Mover {
         };
         let queues = [queue(Way::ToDevice)?, queue(Way::ToHost)?, queue(Way::Within)?];
         drop(entered);
-        Ok(Self { context, queues, has_failed: false, _words: words })
+        Ok(Self { context, queues, has_failed: false, short_since: None, _words: words })
     }
 
-    /// Does something with the driver. What goes wrong there is the device's end for this worker.
-    fn with_driver<T: Default>(
+    /// Does something with the driver. What goes wrong there is the device's end for this worker, but where the driver has no memory for a call: what is left
+    /// to do then is done when the streams are asked next.
+    fn with_driver(
         &mut self,
-        does: impl FnOnce(&mut [CopyQueue; 3], &CurrentContext<'_>) -> Result<T, CudaError>,
+        env: &dyn TransportEnv,
+        does: impl FnOnce(&mut [CopyQueue; 3], &CurrentContext<'_>) -> Result<(), CudaError>,
         ended: &mut Ends,
         lost: &mut Vec<OpenOp>,
-    ) -> T {
-        let Self { context, queues, has_failed, .. } = self;
+    ) {
+        let Self { context, queues, has_failed, short_since, .. } = self;
         if *has_failed {
-            return T::default();
+            return;
         }
-        let done = context.enter().and_then(|entered| does(queues, &entered));
-        done.unwrap_or_else(|error| {
-            tracing::error!(device = %context.device, %error, "a device has failed: its transfers end, and their memory stays withheld");
-            *has_failed = true;
-            for (op, was_given) in queues.iter_mut().flat_map(CopyQueue::give_up) {
-                let failed = Cause::DeviceFailed.into();
-                let end = if was_given { CopyEnd::Lost(failed) } else { CopyEnd::Completed(Err(failed)) };
-                tell(ended, &op, end);
-                if was_given {
-                    lost.push(op);
+        let error = match context.enter().and_then(|entered| does(queues, &entered)) {
+            Ok(()) => {
+                if short_since.is_some() && !queues.iter().any(CopyQueue::has_begun) {
+                    *short_since = None;
                 }
+                return;
             }
-            T::default()
-        })
+            Err(error) => error,
+        };
+        if error.is_shortage() {
+            let now = env.now();
+            if now.since(*short_since.get_or_insert(now)) < SHORTAGE_MAX {
+                return;
+            }
+        }
+        tracing::error!(device = %context.device, %error, "a device has failed: its transfers end, and their memory stays withheld");
+        *has_failed = true;
+        for (op, was_given) in queues.iter_mut().flat_map(CopyQueue::give_up) {
+            let failed = Cause::DeviceFailed.into();
+            let end = if was_given { CopyEnd::Lost(failed) } else { CopyEnd::Completed(Err(failed)) };
+            tell(ended, &op, end);
+            if was_given {
+                lost.push(op);
+            }
+        }
+    }
+
+    /// Whether there is an operation, given to a stream or not.
+    fn has_any(&self) -> bool {
+        self.queues.iter().any(CopyQueue::has_any)
     }
 
     fn is_busy(&self) -> bool {
@@ -169,7 +191,7 @@ impl State {
     }
 
     /// Takes operations that have ended, and gives streams more. Returns whether any had.
-    fn collect(&mut self, bell: &Arc<StreamBell>) -> bool {
+    fn collect(&mut self, hub: &Hub) -> bool {
         let Self { movers, ended, lost, .. } = self;
         let mut any = false;
         for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
@@ -183,9 +205,9 @@ impl State {
             if has_ended {
                 any = true;
                 let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
-                    queues.iter_mut().try_for_each(|queue| queue.flush(bell, entered))
+                    queues.iter_mut().try_for_each(|queue| queue.flush(&hub.bell, entered))
                 };
-                mover.with_driver(flush, ended, lost);
+                mover.with_driver(&*hub.env, flush, ended, lost);
             }
         }
         any
@@ -193,23 +215,24 @@ impl State {
 
     /// Takes what has ended, and asks streams now and then where nothing has.
     fn look(&mut self, hub: &Hub) {
-        if self.movers.iter().any(Mover::is_busy) && !self.collect(&hub.bell) {
+        if self.movers.iter().any(Mover::has_any) && !self.collect(hub) {
             let now = hub.env.now();
             if now.since(self.asked_at) >= ASK_EVERY {
                 self.asked_at = now;
-                self.ask();
+                self.ask(hub);
             }
         }
     }
 
-    /// Asks all streams that have something whether they go on.
-    fn ask(&mut self) {
+    /// Asks all streams that have something whether they go on, and gives them what the driver had no memory for.
+    fn ask(&mut self, hub: &Hub) {
         let Self { movers, ended, lost, .. } = self;
-        for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
+        for mover in movers.iter_mut().filter(|mover| mover.has_any()) {
             let ask = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
-                queues.iter().filter(|queue| queue.is_busy()).try_for_each(|queue| queue.ask(entered))
+                queues.iter().filter(|queue| queue.is_busy()).try_for_each(|queue| queue.ask(entered))?;
+                queues.iter_mut().try_for_each(|queue| queue.flush(&hub.bell, entered))
             };
-            mover.with_driver(ask, ended, lost);
+            mover.with_driver(&*hub.env, ask, ended, lost);
         }
     }
 }
@@ -248,17 +271,17 @@ impl Driver for HubDriver {
     fn rest(&mut self, now: Timestamp) -> Rest {
         let mut state = self.hub.lock();
         let State { movers, ended, lost, .. } = &mut *state;
-        let mut is_busy = false;
-        for mover in movers.iter_mut().filter(|mover| mover.is_busy()) {
+        let mut has_any = false;
+        for mover in movers.iter_mut().filter(|mover| mover.has_any()) {
             let arm = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
-                let mut armed = queues.iter_mut().map(|queue| queue.arm(&self.hub.bell, entered));
-                armed.try_fold(false, |any, armed| Ok(any | armed?))
+                queues.iter_mut().try_for_each(|queue| queue.arm(&self.hub.bell, entered))
             };
-            is_busy |= mover.with_driver(arm, ended, lost);
+            mover.with_driver(&*self.hub.env, arm, ended, lost);
+            has_any |= mover.has_any();
         }
         // What has passed before the bell was hung rings none.
-        let has_ended = (is_busy && state.collect(&self.hub.bell)) || state.ended.iter().any(|ended| !ended.is_empty());
-        match (has_ended, is_busy) {
+        let has_ended = (has_any && state.collect(&self.hub)) || state.ended.iter().any(|ended| !ended.is_empty());
+        match (has_ended, has_any) {
             (true, _) => Rest::Busy,
             (false, true) => Rest::Until(now + ASK_EVERY),
             (false, false) => Rest::Until(Timestamp::NEVER),
@@ -356,7 +379,7 @@ impl DeviceLane for HubLane {
             let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
                 queues.iter_mut().try_for_each(|queue| queue.flush(&self.hub.bell, entered))
             };
-            mover.with_driver(flush, ended, lost);
+            mover.with_driver(&*self.hub.env, flush, ended, lost);
         }
     }
 

@@ -70,6 +70,7 @@ pub(crate) struct OpenOp {
     pub(crate) completion_id: u64,
     pub(crate) lane: LaneId,
     pub(crate) bytes: u64,
+    /// Those that the stream was not given.
     copies: usize,
     /// The flush that its copies are in, once they were given to the stream.
     flush: u64,
@@ -97,6 +98,8 @@ pub(crate) struct CopyQueue {
     ops: VecDeque<OpenOp>,
     /// So many of them were given to the stream.
     given: usize,
+    /// So many of these, the last ones, are in a flush that is not whole: the driver had no memory for a call.
+    begun: usize,
     /// Numbers of the flush that was given last, that has passed last, and behind which the bell rings.
     flushed: u64,
     passed: u64,
@@ -131,6 +134,7 @@ impl CopyQueue {
             orders,
             ops,
             given: 0,
+            begun: 0,
             flushed: 0,
             passed: 0,
             armed: 0,
@@ -146,6 +150,16 @@ impl CopyQueue {
     /// Whether the stream has not done all that it was given.
     pub(crate) fn is_busy(&self) -> bool {
         self.given > 0
+    }
+
+    /// Whether there is an operation, given to the stream or not.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.ops.is_empty()
+    }
+
+    /// Whether a flush is not whole.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun > 0
     }
 
     /// `other`: the device that the bytes go to, if it is not the stream's own.
@@ -180,9 +194,10 @@ impl CopyQueue {
         })
     }
 
-    /// Gives the stream what was gathered, as far as it takes more. An error is the device's.
+    /// Gives the stream what was gathered, as far as it takes more. Where the driver has no memory for a call, the next flush goes on with it; any other
+    /// error is the device's.
     pub(crate) fn flush(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
-        while self.given < self.ops.len() && self.flushed - self.passed < FLUSHES_MAX {
+        while self.begun > 0 || (self.given < self.ops.len() && self.flushed - self.passed < FLUSHES_MAX) {
             self.flush_once(entered)?;
             if self.bells > 0 {
                 self.bells -= 1;
@@ -194,39 +209,55 @@ impl CopyQueue {
 
     fn flush_once(&mut self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
         self.orders[0].put_before(self.stream, entered)?;
-        // From here on the operations are the stream's, also if a call fails half-way.
-        self.flushed += 1;
-        let first = self.given;
-        let (mut copies, mut bytes) = (0, 0);
-        let is_full = |copies, bytes| copies > FLUSH_COPIES_MAX || (bytes >= FLUSH_BYTES && self.way != Way::Within);
-        while let Some(op) = self.ops.get_mut(self.given).filter(|op| !is_full(copies + op.copies, bytes)) {
+        if self.begun == 0 {
+            self.begin();
+        }
+        let begun = self.given - self.begun..self.given;
+        let mut copies = 0;
+        for op in self.ops.range(begun.clone()) {
             self.orders[op.order].put_before(self.stream, entered)?;
-            (copies, bytes, op.flush) = (copies + op.copies, bytes + op.bytes, self.flushed);
-            self.given += 1;
+            copies += op.copies;
         }
         // One call takes as long as some single copies. Within a device it gains nothing.
-        if self.way == Way::Within
-            || copies < BATCH_MIN
-            || !self.batch.give(&self.gathered, copies, self.stream, entered)?
+        if self.way != Way::Within
+            && copies >= BATCH_MIN
+            && self.batch.give(&self.gathered, copies, self.stream, entered)?
         {
-            let mut gathered = self.gathered.iter();
-            for op in self.ops.range_mut(first..self.given) {
-                for copy in gathered.by_ref().take(op.copies) {
-                    match give(self.way, self.stream, *copy, entered) {
+            self.gathered.drain(..copies);
+            self.ops.range_mut(begun).for_each(|op| op.copies = 0);
+        } else {
+            for op in self.ops.range_mut(begun) {
+                while op.copies > 0 {
+                    match give(self.way, self.stream, self.gathered[0], entered) {
                         // The stream is well, and the copy is not in it.
                         Err(CudaError::Call { status: Status::INVALID_VALUE, .. }) => {
                             op.failure = Some(Cause::MemoryGone);
                         }
                         answer => answer?,
                     }
+                    self.gathered.pop_front();
+                    op.copies -= 1;
                 }
             }
         }
-        self.gathered.drain(..copies);
         // SAFETY: the word is pinned and there for as long as the stream.
         let status =
             unsafe { entered.cuda.driver.cuStreamWriteValue64(self.stream, self.word.base_address(), self.flushed, 0) };
-        check("cuStreamWriteValue64", status)
+        check("cuStreamWriteValue64", status)?;
+        self.begun = 0;
+        Ok(())
+    }
+
+    /// Takes operations into the next flush. From here on they are the stream's, also if a call fails half-way.
+    fn begin(&mut self) {
+        self.flushed += 1;
+        let (mut copies, mut bytes) = (0, 0);
+        let is_full = |copies, bytes| copies > FLUSH_COPIES_MAX || (bytes >= FLUSH_BYTES && self.way != Way::Within);
+        while let Some(op) = self.ops.get_mut(self.given).filter(|op| !is_full(copies + op.copies, bytes)) {
+            (copies, bytes, op.flush) = (copies + op.copies, bytes + op.bytes, self.flushed);
+            self.given += 1;
+            self.begun += 1;
+        }
     }
 
     /// Passes on operations whose copies have passed. Returns whether there were any.
@@ -250,18 +281,22 @@ impl CopyQueue {
         true
     }
 
-    /// Has the bell rung when all is done that the stream was given, and behind each of the next flushes. Returns whether it has anything.
-    pub(crate) fn arm(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<bool, CudaError> {
+    /// Has the bell rung when all is done that the stream was given, and behind each of the next flushes.
+    pub(crate) fn arm(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
         if self.is_busy() {
             self.bells = BELLS;
             self.arm_last(bell, entered)?;
         }
-        Ok(self.is_busy())
+        Ok(())
     }
 
     fn arm_last(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
         if self.armed < self.flushed {
-            bell.ring_behind(self.stream, entered)?;
+            match bell.ring_behind(self.stream, entered) {
+                // Who sleeps looks by itself, and asks for it again.
+                Err(error) if error.is_shortage() => return Ok(()),
+                answer => answer?,
+            }
             self.armed = self.flushed;
         }
         Ok(())
@@ -303,6 +338,7 @@ impl CopyQueue {
     pub(crate) fn give_up(&mut self) -> impl Iterator<Item = (OpenOp, bool)> + use<> {
         self.gathered.clear();
         let given = mem::take(&mut self.given);
+        self.begun = 0;
         mem::take(&mut self.ops).into_iter().enumerate().map(move |(place, op)| (op, place < given))
     }
 
@@ -328,8 +364,8 @@ impl Batch {
         Self { to, from, bytes: Vec::with_capacity(FLUSH_COPIES_MAX) }
     }
 
-    /// Gives the stream the first so many copies with one call. Returns whether it has: a driver before 12.8 has no such call, and one copy that is not to
-    /// be done keeps all of them out.
+    /// Gives the stream the first so many copies with one call. Returns whether it has: a driver before 12.8 has no such call, one copy that is not to
+    /// be done keeps all of them out, and so does a driver that has no memory for it. A copy that is given once more does the same.
     fn give(
         &mut self,
         copies: &VecDeque<Copy>,
@@ -365,7 +401,7 @@ impl Batch {
             )
         };
         match answer {
-            Err(_) | Ok(Status::INVALID_VALUE) => Ok(false),
+            Err(_) | Ok(Status::INVALID_VALUE | Status::OUT_OF_MEMORY) => Ok(false),
             Ok(status) => check("cuMemcpyBatchAsync", status).map(|()| true),
         }
     }

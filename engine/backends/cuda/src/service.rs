@@ -76,7 +76,7 @@ impl Devices for CudaDevices {
 
     fn is_in_order(&self, device: DeviceId) -> bool {
         let context = Cuda::start().and_then(|cuda| Context::of(cuda, device));
-        // A device that has failed is told by whoever uses it next.
-        context.and_then(|context| context.order.has_passed(&context)).unwrap_or(true)
+        // A device that has failed is told by whoever uses it next; one whose driver had no memory for the question is asked again.
+        context.and_then(|context| context.order.has_passed(&context)).unwrap_or_else(|error| !error.is_shortage())
     }
 }

@@ -249,6 +249,37 @@ pub(crate) fn flushes() -> u64 {
     flushes()
 }
 
+/// A driver that has no memory for some calls, until this is dropped: those of `calls`, a bit for each.
+pub(crate) struct Shortage {
+    calls: u64,
+    before: u64,
+}
+
+impl Shortage {
+    pub(crate) fn of(calls: u64) -> Self {
+        Self { calls, before: Self::tell(calls) }
+    }
+
+    fn tell(calls: u64) -> u64 {
+        // SAFETY: the function has this type.
+        let short = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(u64) -> u64>(own(c"penstock_cuda_stand_in_short"))
+        };
+        short(calls)
+    }
+
+    /// How many calls were refused for it.
+    pub(crate) fn refused(&self) -> u64 {
+        Self::tell(self.calls) - self.before
+    }
+}
+
+impl Drop for Shortage {
+    fn drop(&mut self) {
+        Self::tell(0);
+    }
+}
+
 fn given() -> u64 {
     // SAFETY: the function has this type.
     let given =

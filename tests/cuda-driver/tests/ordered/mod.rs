@@ -20,7 +20,7 @@ fn device(number: usize) -> DeviceId {
     Cuda::start().unwrap().devices().unwrap()[number].id
 }
 
-fn order(number: usize, stream: &ProgramStream) -> Result<(), CudaError> {
+pub(crate) fn order(number: usize, stream: &ProgramStream) -> Result<(), CudaError> {
     // SAFETY: the stand-in looks handles up.
     unsafe { order_behind(device(number), stream.handle()) }
 }
