@@ -589,6 +589,7 @@ on_stand_in! { short:
 on_stand_in! { apart:
     stand_in_owners_of_device_memory_end_or_stop_under_what_is_staged: owners_end_or_stop, "seed=41";
     stand_in_who_uses_device_memory_of_a_peer_ends_or_stops: initiators_end_or_stop, "seed=42";
+    stand_in_slots_of_a_dead_peer_are_for_who_waits: the_dead_leave_slots, "seed=43";
 }
 
 on_stand_in! { gpudirect:

@@ -50,6 +50,12 @@ impl<E: Env> Control<E> {
         }
     }
 
+    /// Slots that a peer may have written to are for others once its session is over, which its process may have to be dead for.
+    pub(super) fn take_back_slots(&mut self) {
+        let is_left = self.shared.staging.take_back_left();
+        self.slots_at = is_left.then(|| self.shared.env.now() + LOOK_EVERY);
+    }
+
     /// Reads what a peer sent before its loss was noticed, ahead of the end of the session. A worker may see the lane break before this loop
     /// has read the control channel, where a sink that exits as soon as it has everything has acknowledged that.
     pub(super) fn hear_out(&mut self, token: u64) {

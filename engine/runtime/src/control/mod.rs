@@ -150,6 +150,8 @@ pub(crate) struct Control<E: Env> {
     stop_by: Option<Timestamp>,
     /// When the peers' lives are looked at next; none while there is nobody to look at.
     look_at: Option<Timestamp>,
+    /// When to look whether peers are dead that have left slots behind.
+    slots_at: Option<Timestamp>,
     /// What is under way for the transfer manager.
     under_way: ActiveMoves,
 }
@@ -182,6 +184,7 @@ impl<E: Env> Control<E> {
             stopping: false,
             stop_by: None,
             look_at: None,
+            slots_at: None,
             under_way: ActiveMoves::default(),
         })
     }
@@ -211,8 +214,15 @@ impl<E: Env> Control<E> {
     /// When it is to be turned although nobody says anything.
     fn next_turn(&self) -> Option<Timestamp> {
         let looks = (!self.questions.is_empty()).then(|| self.shared.env.now() + manager::LOOKS);
-        let others =
-            [looks, self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.manager_deadline()];
+        let others = [
+            looks,
+            self.stop_by,
+            self.look_at,
+            self.slots_at,
+            self.accept_again,
+            self.later.deadline(),
+            self.manager_deadline(),
+        ];
         self.next_deadline().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -260,6 +270,7 @@ impl<E: Env> Control<E> {
         self.advance_draining();
         // After the sockets: a goodbye heard just now must not wait for the next thing to happen.
         self.advance_leaving();
+        self.take_back_slots();
         self.expire();
         worked
     }

@@ -178,6 +178,13 @@ impl Staging {
         self.for_peers[direction as usize].get()
     }
 
+    /// Slots that peers had whose sessions are over by now are for others, and who waits for some is woken. Returns whether there are more, of
+    /// sessions that are not over: they are to be looked at again, since a process that dies says nothing.
+    pub fn take_back_left(&self) -> bool {
+        let slots = DIRECTIONS.into_iter().filter_map(|direction| self.for_peers(direction));
+        slots.fold(false, |any, slots| any | slots.take_back_left())
+    }
+
     /// How a peer is told of a device's memory, with the slots through which it gets there.
     fn export(&self, inner: &dyn Registrar, region: &Arc<Region>, not_reached: &str) -> Result<Exported, String> {
         if region.rights() == Rights::NONE {

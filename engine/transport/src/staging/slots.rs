@@ -48,13 +48,16 @@ impl State {
         LEAVES * has < self.free.len() && held < self.free.len()
     }
 
-    fn take_back_left(&mut self) {
+    /// Those of sessions that are over by now are free. Returns whether there were any.
+    fn take_back_left(&mut self) -> bool {
         let Self { free, left, .. } = self;
+        let before = free.len();
         left.retain(|(is_over, slots)| {
             let stays = !is_over();
             free.extend(slots.iter().filter(|_| !stays));
             stays
         });
+        free.len() > before
     }
 }
 
@@ -89,8 +92,8 @@ impl Slots {
     /// it leaves, so that a peer that is slow does not keep the others from theirs.
     pub(super) fn take(self: &Arc<Self>, (worker, peer_index): (usize, u32), has: usize) -> Option<StagingSlot> {
         let mut state = self.lock();
-        if !state.may_take(peer_index, has) {
-            state.take_back_left();
+        if !state.may_take(peer_index, has) && state.take_back_left() {
+            self.wake(&mut state);
         }
         if !state.may_take(peer_index, has) {
             if !state.without.contains(&(worker, peer_index)) {
@@ -105,6 +108,23 @@ impl Slots {
         }
         state.held[index] += 1;
         Some(StagingSlot { slots: Some(Arc::clone(self)), peer_index, place })
+    }
+
+    /// Marks all lanes ready that have found none.
+    fn wake(&self, state: &mut State) {
+        let segments = &self.segments;
+        for (worker, peer_index) in state.without.drain(..) {
+            segments.ringer(1 + worker).mark_and_ring(&segments.mailbox.view().ready(worker), peer_index as usize);
+        }
+    }
+
+    /// Takes back what peers had whose sessions are over by now. Returns whether there is more, of sessions that are not.
+    pub(super) fn take_back_left(&self) -> bool {
+        let mut state = self.lock();
+        if state.take_back_left() {
+            self.wake(&mut state);
+        }
+        !state.left.is_empty()
     }
 
     /// Whether somebody has found none, and waits.
@@ -163,10 +183,7 @@ impl Drop for StagingSlot {
         let mut state = slots.lock();
         state.free.push(self.place);
         state.held[self.peer_index as usize] -= 1;
-        let segments = &slots.segments;
-        for (worker, peer_index) in state.without.drain(..) {
-            segments.ringer(1 + worker).mark_and_ring(&segments.mailbox.view().ready(worker), peer_index as usize);
-        }
+        slots.wake(&mut state);
     }
 }
 
@@ -256,8 +273,14 @@ mod tests {
         slots.leave([one].into_iter(), &is_over);
         let _two = slots.take((0, 2), 0).unwrap();
         assert!(slots.take((0, 3), 0).is_none());
+        assert!(slots.take_back_left(), "there is one to be looked at again");
+        let ready = slots.segments.mailbox.view().ready(0);
+        assert!(ready.is_empty_below(64));
         over.store(true, Ordering::Relaxed);
+        assert!(!slots.take_back_left());
+        let mut marked = Vec::new();
+        ready.take_each(|peer_index| marked.push(peer_index));
+        assert_eq!(marked, [3], "it has found none before");
         assert!(slots.take((0, 3), 0).is_some());
-        assert!(slots.lock().left.is_empty());
     }
 }

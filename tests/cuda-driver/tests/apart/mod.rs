@@ -1,8 +1,11 @@
 //! Engines of several processes, each with a card of its own: some are killed, and some are stopped, in the middle of what is staged.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
@@ -118,6 +121,7 @@ fn play_role() {
             Plan::read(side.region(), &region)
         };
         let plan = plan.extents(&spans).build().unwrap();
+        std::io::stdout().write_all(b"asks\n").unwrap();
         assert_eq!(peer.submit(&plan, Submit::new().within(PATIENCE)).unwrap().wait().unwrap().bytes, len);
         let word: &[u8] = if round < 8 { b"some\n" } else { b"many\n" };
         std::io::stdout().write_all(word).unwrap();
@@ -192,7 +196,7 @@ pub(crate) fn owners_end_or_stop() {
             met.works(&side, 9);
             for _ in 0..3 {
                 let transfers = [0, 1].map(|step| submit(&met, step, 10_000));
-                std::thread::sleep(Duration::from_micros(700));
+                thread::sleep(Duration::from_micros(700));
                 met.process.kill();
                 for transfer in transfers {
                     if let Err(fault) = transfer.wait() {
@@ -234,10 +238,53 @@ pub(crate) fn initiators_end_or_stop() {
         assert!(region.deregister(PATIENCE).unwrap().is_quiesced(), "{transport}");
         buffer.write(&pattern(BYTES, 1));
         stopped.signal(libc::SIGCONT);
-        std::thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
         assert!(buffer.read() == pattern(BYTES, 1), "{transport}: bytes landed in memory that was taken back");
         stopped.kill();
         let _ = std::fs::remove_dir_all(folder);
     }
+    assert_eq!(card::forbidden(), "");
+}
+
+/// Slots of the dead are for whoever waits for some, and not only when its lane is looked at because nobody has marked it, a second later.
+pub(crate) fn the_dead_leave_slots() {
+    play_role();
+    let folder = folder(TransportName::Shm);
+    let owner = Engine::start(config("owner", TransportName::Shm, &folder)).unwrap();
+    std::fs::write(folder.join("owner.descriptor"), owner.descriptor()).unwrap();
+    let buffer = Buffer::new(BYTES);
+    let _region = buffer.register(&owner, "owner");
+    let (mut stopped, mut waits) = (VecDeque::new(), Vec::new());
+    let mut started = 0;
+    // Each that is stopped keeps what it has, until one finds none.
+    while waits.len() < 4 {
+        assert!(started < 40, "somebody waits");
+        started += 1;
+        let mut drives = Process::start("drive", &format!("drives-{started}"), TransportName::Shm, &folder);
+        drives.wait_for("asks");
+        let (moved, moves) = channel();
+        let reads = thread::spawn(move || {
+            drives.wait_for("some");
+            let _ = moved.send(Instant::now());
+            drives.signal(libc::SIGSTOP);
+            drives
+        });
+        if moves.recv_timeout(Duration::from_millis(400)).is_err() {
+            waits.push(loop {
+                let mut first: Process = stopped.pop_front().unwrap();
+                let begun = Instant::now();
+                first.kill();
+                // Some have none: they gave theirs back before.
+                if let Ok(at) = moves.recv_timeout(Duration::from_secs(3)) {
+                    break at.duration_since(begun);
+                }
+            });
+        }
+        stopped.push_back(reads.join().unwrap());
+    }
+    // Somebody else may have woken the owner's worker, or kept it from its core.
+    assert!(waits.iter().filter(|wait| **wait < Duration::from_millis(500)).count() >= 3, "{waits:?}");
+    drop(stopped);
+    let _ = std::fs::remove_dir_all(folder);
     assert_eq!(card::forbidden(), "");
 }
