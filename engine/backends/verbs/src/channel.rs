@@ -480,10 +480,10 @@ impl Channel {
             self.over.remove(place);
             return CancelledOp::Quiesced;
         }
-        let is_it =
-            |(_, op): &(OpId, &mut Op)| op.completion_id == completion_id && !op.is_withdrawn && !op.is_abandoned;
+        let is_it = |(_, op): &(OpId, &mut Op)| op.completion_id == completion_id && !op.is_withdrawn;
         let Some((id, op)) = self.ops.iter_mut().find(is_it) else { return CancelledOp::Quiesced };
-        op.is_abandoned = true;
+        // Who asks again hears the same.
+        let is_first = !std::mem::replace(&mut op.is_abandoned, true);
         let (kind, rail) = (op.kind, op.rail);
         if self.waits_to_go(id) {
             self.take_back(id);
@@ -492,7 +492,7 @@ impl Channel {
         match kind {
             Kind::Tell => CancelledOp::RemotePending,
             Kind::Write | Kind::Read => {
-                self.rails[rail].abandoned += 1;
+                self.rails[rail].abandoned += usize::from(is_first);
                 CancelledOp::LocalPending
             }
         }
