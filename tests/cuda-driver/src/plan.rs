@@ -1,5 +1,6 @@
 //! What the stand-in pretends to be, and what is to go wrong, from the environment.
 
+use std::io::{self, Write};
 use std::sync::OnceLock;
 
 /// As in `version=12080 devices=2 lacks=cuMemcpyBatchAsync init=802 launch-fails=3`, in any order. Counts begin at 1; 0 is never.
@@ -38,7 +39,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn read(text: &str) -> Self {
+    /// A word that is not known, or whose value is none, is the error: a test would be about nothing.
+    fn read(text: &str) -> Result<Self, &str> {
         let mut plan = Self {
             version: 13_000,
             devices: 1,
@@ -56,29 +58,31 @@ impl Plan {
             lacks: Vec::new(),
             without: Vec::new(),
         };
-        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+        for word in text.split_whitespace() {
+            let (key, value) = word.split_once('=').ok_or(word)?;
             let list = || value.split(',').map(str::to_owned).collect();
-            let number = || value.parse::<u32>().unwrap_or_default();
+            let number = || value.parse::<u64>().map_err(|_| word);
+            let small = || value.parse::<u32>().map_err(|_| word);
             match key {
-                "version" => plan.version = number() as i32,
-                "devices" => plan.devices = number() as i32,
-                "bytes" => plan.bytes = value.parse().unwrap_or_default(),
-                "pinned" => plan.pinned = value.parse().unwrap_or_default(),
-                "seed" => plan.seed = value.parse().unwrap_or_default(),
-                "init" => plan.init = number(),
-                "mute" => plan.mute = number(),
-                "launch-fails" => plan.launch_fails = value.parse().unwrap_or_default(),
-                "memory-fails" => plan.memory_fails = value.parse().unwrap_or_default(),
-                "lost-after" => plan.lost_after = value.parse().unwrap_or_default(),
-                "events-late" => plan.events_late = value.parse().unwrap_or_default(),
-                "bus" => plan.bus = value.parse().unwrap_or_default(),
-                "writes-ordering" => plan.writes_ordering = number() as i32,
+                "version" => plan.version = small()? as i32,
+                "devices" => plan.devices = small()? as i32,
+                "bytes" => plan.bytes = number()?,
+                "pinned" => plan.pinned = number()?,
+                "seed" => plan.seed = number()?,
+                "init" => plan.init = small()?,
+                "mute" => plan.mute = small()?,
+                "launch-fails" => plan.launch_fails = number()?,
+                "memory-fails" => plan.memory_fails = number()?,
+                "lost-after" => plan.lost_after = number()?,
+                "events-late" => plan.events_late = number()?,
+                "bus" => plan.bus = number()?,
+                "writes-ordering" => plan.writes_ordering = small()? as i32,
                 "lacks" => plan.lacks = list(),
                 "without" => plan.without = list(),
-                _ => {}
+                _ => return Err(word),
             }
         }
-        plan
+        Ok(plan)
     }
 
     /// Whether its devices can do this.
@@ -90,5 +94,11 @@ impl Plan {
 /// The plan of this process.
 pub(crate) fn plan() -> &'static Plan {
     static PLAN: OnceLock<Plan> = OnceLock::new();
-    PLAN.get_or_init(|| Plan::read(&std::env::var(VARIABLE).unwrap_or_default()))
+    PLAN.get_or_init(|| {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        Plan::read(&text).unwrap_or_else(|word| {
+            let _ = writeln!(io::stderr(), "{VARIABLE}: the stand-in for a driver does not know what `{word}` means");
+            std::process::abort();
+        })
+    })
 }

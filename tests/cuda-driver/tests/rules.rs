@@ -182,6 +182,26 @@ fn a_stand_in_without_devices_says_so() {
 }
 
 #[test]
+fn a_stand_in_that_is_told_words_it_does_not_know_ends() {
+    const TEST: &str = "a_stand_in_that_is_told_words_it_does_not_know_ends";
+    if std::env::var(ASKED).is_ok_and(|asked| asked == TEST) {
+        drop(Cuda::start());
+        return;
+    }
+    for word in ["seeds=7", "seed", "seed=x", "devices=-1"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args([TEST, "--exact"])
+            .env(ASKED, TEST)
+            .env(STAND_IN, format!("bus=25 {word}"))
+            .env(LIBRARY, stand_in());
+        let ran = command.output().unwrap();
+        let text = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && text.contains(&format!("`{word}`")), "{word}: {text}");
+    }
+}
+
+#[test]
 fn a_code_that_nobody_knows_is_a_number() {
     if !on_stand_in("a_code_that_nobody_knows_is_a_number", "init=4711") {
         return;
