@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId, Rights};
 
 use crate::blocks::BlockAllocator;
@@ -31,6 +32,8 @@ pub enum Origin {
 pub struct Region {
     pub(crate) id: RegionId,
     generation: AtomicU32,
+    /// That with which it was registered.
+    first: Generation,
     pub(crate) label: Arc<str>,
     pub(crate) rights: Rights,
     pub(crate) memory: Memory,
@@ -46,8 +49,9 @@ impl Region {
         memory: Memory,
         origin: Origin,
     ) -> Self {
-        let (withdrawn, generation) = (AtomicBool::new(false), AtomicU32::new(generation.0));
-        Self { id, generation, label, rights, memory, origin, withdrawn }
+        let (withdrawn, first) = (AtomicBool::new(false), generation);
+        let generation = AtomicU32::new(generation.0);
+        Self { id, generation, first, label, rights, memory, origin, withdrawn }
     }
 
     /// Its id, reused after it is gone; only together with the generation a name.
@@ -60,6 +64,11 @@ impl Region {
     pub fn generation(&self) -> Generation {
         // SYNC region-generation: pairs with renewed()'s Release: who sees it sees the fresh memory.
         Generation(self.generation.load(Ordering::Acquire))
+    }
+
+    /// Its name when it was registered. Renewals have raised its generation since.
+    pub fn first_key(&self) -> RegionKey {
+        RegionKey { region: self.id, generation: self.first }
     }
 
     pub(crate) fn renewed(&self, generation: Generation) {

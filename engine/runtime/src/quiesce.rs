@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use penstock_core::plan::RegionKey;
 use penstock_core::planted::{self, Bug};
 use penstock_core::{EngineName, Env, RegionId, Rights, Timestamp};
 use penstock_memory::fork::Maker;
@@ -187,7 +188,7 @@ impl QuiesceCondition {
         match self {
             // Only engines of one process hand over.
             Self::Peer { peer, .. } => peer.caps.hand_over.then(|| format!("engine `{}` of this process", peer.name)),
-            Self::Worker { .. } | Self::Hands(_) => Some("a worker of this engine".to_owned()),
+            Self::Worker { .. } | Self::Hands(_) => Some(self.who().to_owned()),
             // A card that pages on demand follows the addresses, not the pages.
             Self::Cards { peer, .. } => Some(format!("a card, for the session with `{}`,", peer.name)),
             Self::Session { peer } => Some(format!("the session with `{}`, which is not left yet,", peer.name)),
@@ -208,7 +209,10 @@ impl QuiesceCondition {
     }
 
     fn who(&self) -> &str {
-        self.peer().map_or("a worker of this engine", |peer| peer.as_str())
+        match self {
+            Self::Worker { activity, .. } if activity.is_of_peer() => "a device, for an engine of this process",
+            _ => self.peer().map_or("a worker of this engine", |peer| peer.as_str()),
+        }
     }
 
     fn peer(&self) -> Option<&EngineName> {
@@ -257,6 +261,10 @@ impl Quarantined {
         // SYNC released: pairs with the store below
         if entry.released.load(Ordering::Acquire) {
             return true;
+        }
+        // A forked child proves nothing, and its parent's locks may be held for ever there.
+        if entry.maker.is_ancestor() {
+            return false;
         }
         let mut kept = entry.kept();
         if kept.renewing || !entry.witnesses.iter().chain(&kept.late).all(QuiesceCondition::is_met) {
@@ -485,7 +493,7 @@ impl<E: Env> EngineInner<E> {
 
     /// Waits until everyone who was copying has finished what it was copying, at most `within`.
     pub(crate) fn settle(&self, subject: &Subject<'_>, within: Duration) -> LocalQuiesce {
-        let mut witnesses = self.witnesses(subject.region.map(|region| region.id()));
+        let mut witnesses = self.witnesses(subject.region.map(|region| &**region));
         if have_settled(&mut witnesses) {
             return LocalQuiesce::Quiesced;
         }
@@ -539,7 +547,7 @@ impl<E: Env> EngineInner<E> {
         let now = shared.env.now();
         for region in regions {
             // Pages that the kernel has are those of their region alone.
-            let mut witnesses = self.witnesses(Some(region.id()));
+            let mut witnesses = self.witnesses(Some(&region));
             let is_quiet = have_settled(&mut witnesses);
             let by_peers_alone = witnesses.iter().all(|witness| matches!(witness, QuiesceCondition::Peer { .. }));
             if is_quiet || by_peers_alone && region.rights() == Rights::NONE {
@@ -570,9 +578,9 @@ impl<E: Env> EngineInner<E> {
 
     /// Everyone who is copying into or out of this engine's memory at this moment. What they copy may be older than any
     /// withdrawal made before this was asked. Of who has pages of known regions, only those count that have some of this one.
-    pub(crate) fn witnesses(&self, region: Option<RegionId>) -> Vec<QuiesceCondition> {
+    pub(crate) fn witnesses(&self, region: Option<&Region>) -> Vec<QuiesceCondition> {
         let shared = &self.shared;
-        let (revision, region) = (shared.segments.owner_state.view().revision(), region.map(|region| region.0));
+        let (revision, region) = (shared.segments.owner_state.view().revision(), region.map(Region::first_key));
         let mut witnesses = Vec::new();
         for peer in shared.peers.possible_writers() {
             shared.add_witnesses_at(&peer, region, revision, &mut witnesses);
@@ -609,7 +617,7 @@ impl<E: Env> Shared<E> {
     fn add_own_witnesses(
         &self,
         places: Range<u32>,
-        region: Option<u32>,
+        region: Option<RegionKey>,
         revision: u64,
         witnesses: &mut Vec<QuiesceCondition>,
     ) {
@@ -622,7 +630,7 @@ impl<E: Env> Shared<E> {
     fn add_witnesses_at(
         &self,
         peer: &Arc<PeerState>,
-        region: Option<u32>,
+        region: Option<RegionKey>,
         revision: u64,
         witnesses: &mut Vec<QuiesceCondition>,
     ) {

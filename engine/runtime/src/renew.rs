@@ -134,7 +134,7 @@ impl<E: Env> Pool<E> {
 
     /// What follows once everyone who begins to copy finds the ranges withdrawn.
     fn renew_withdrawn(&self, held: &Quarantined, ranges: &[(u64, u64)], within: Duration) -> Result<(), RenewError> {
-        let mut others = self.engine.witnesses(Some(self.region.region.id()));
+        let mut others = self.engine.witnesses(Some(&self.region.region));
         others.retain(|witness| !held.knows(witness));
         self.engine.wait_for_witnesses(&mut others, within);
         if let Some(who) = others.iter().find_map(QuiesceCondition::inside) {

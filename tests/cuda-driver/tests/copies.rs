@@ -341,6 +341,10 @@ fn stand_in_a_lost_card_ends_all_within_its_deadline() {
     // Nor does it when the session is over.
     assert!(!pair.peer.disconnect(Duration::from_millis(100)), "the session has memory that is not to be had back");
     assert!(!far.revoke(&[(0, MIB)], Duration::from_millis(50)).unwrap().is_quiesced());
+    // What is registered in its place is not it.
+    assert!(!far.deregister(Duration::from_millis(50)).unwrap().is_quiesced());
+    let later = pair.far.pool(PoolSpec::host(MIB).label("later")).unwrap();
+    assert!(later.revoke(&[(0, 4096)], PATIENCE).unwrap().is_quiesced(), "of the device's it has only the number");
 }
 
 #[test]
@@ -573,6 +577,7 @@ on_stand_in! { ordered:
     stand_in_an_order_that_is_older_than_its_engine_is_kept: before_the_first_plan, "seed=33";
     stand_in_an_order_is_of_one_device: other_devices, "seed=34 devices=2";
     stand_in_the_other_device_goes_on_after_a_withdrawal: the_other_device_after_a_withdrawal, "seed=47 devices=2";
+    stand_in_the_other_device_goes_on_beside_a_caller_s_memory: the_other_device_of_a_callers_memory, "seed=48 devices=2";
     stand_in_streams_that_copies_cannot_be_behind_are_refused: refusals, "seed=35 devices=2";
     stand_in_copies_begin_behind_default_streams: default_streams, "seed=36";
     stand_in_copies_behind_a_stream_that_does_not_go_on_end_by_their_deadline: deadlines, "seed=37";
@@ -583,6 +588,8 @@ on_stand_in! { ordered:
 
 on_stand_in! { short:
     stand_in_a_driver_without_memory_for_a_call_is_asked_again: for_a_while, "seed=14";
+    stand_in_what_is_given_up_behind_half_a_flush_is_taken_back_alone: given_up_behind_half_a_flush, "seed=65";
+    stand_in_a_driver_without_memory_for_what_has_not_begun_is_well_later: not_begun_for_ever, "seed=66";
     stand_in_a_driver_that_never_has_memory_for_a_call_fails_its_device: for_ever, "";
 }
 

@@ -55,7 +55,7 @@ struct Mover {
     context: Arc<Context>,
     queues: [CopyQueue; 3],
     has_failed: bool,
-    /// Since when the driver has no memory for a call.
+    /// Since when the driver has no memory for the other half of a flush.
     short_since: Option<Timestamp>,
     _words: Segment,
 }
@@ -88,15 +88,10 @@ impl Mover {
         if *has_failed {
             return;
         }
-        let error = match context.enter().and_then(|entered| does(queues, &entered)) {
-            Ok(()) => {
-                if short_since.is_some() && !queues.iter().any(CopyQueue::has_begun) {
-                    *short_since = None;
-                }
-                return;
-            }
-            Err(error) => error,
-        };
+        let done = context.enter().and_then(|entered| does(queues, &entered));
+        // What no stream has waits until there is memory, or its transfers end; half a flush does not.
+        *short_since = short_since.filter(|_| queues.iter().any(CopyQueue::has_begun));
+        let Err(error) = done else { return };
         if error.is_shortage() {
             let now = env.now();
             if now.since(*short_since.get_or_insert(now)) < SHORTAGE_MAX {
@@ -205,7 +200,7 @@ impl State {
             if has_ended {
                 any = true;
                 let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
-                    queues.iter_mut().try_for_each(|queue| queue.flush(&hub.bell, entered))
+                    CopyQueue::flush_each(queues, &hub.bell, entered)
                 };
                 mover.with_driver(&*hub.env, flush, ended, lost);
             }
@@ -229,8 +224,9 @@ impl State {
         let Self { movers, ended, lost, .. } = self;
         for mover in movers.iter_mut().filter(|mover| mover.has_any()) {
             let ask = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
+                let flushed = CopyQueue::flush_each(queues, &hub.bell, entered);
                 queues.iter().filter(|queue| queue.is_busy()).try_for_each(|queue| queue.ask(entered))?;
-                queues.iter_mut().try_for_each(|queue| queue.flush(&hub.bell, entered))
+                flushed
             };
             mover.with_driver(&*hub.env, ask, ended, lost);
         }
@@ -377,7 +373,7 @@ impl DeviceLane for HubLane {
         let State { movers, ended, lost, .. } = &mut *state;
         for mover in movers.iter_mut() {
             let flush = |queues: &mut [CopyQueue; 3], entered: &CurrentContext<'_>| {
-                queues.iter_mut().try_for_each(|queue| queue.flush(&self.hub.bell, entered))
+                CopyQueue::flush_each(queues, &self.hub.bell, entered)
             };
             mover.with_driver(&*self.hub.env, flush, ended, lost);
         }

@@ -281,6 +281,22 @@ impl CopyQueue {
         true
     }
 
+    /// As [`flush`](Self::flush), for all of them: what one has no memory for keeps nothing from the others.
+    pub(crate) fn flush_each(
+        queues: &mut [Self],
+        bell: &Arc<StreamBell>,
+        entered: &CurrentContext<'_>,
+    ) -> Result<(), CudaError> {
+        let mut done = Ok(());
+        for queue in queues {
+            match queue.flush(bell, entered) {
+                Err(error) if error.is_shortage() => done = Err(error),
+                flushed => flushed?,
+            }
+        }
+        done
+    }
+
     /// Has the bell rung when all is done that the stream was given, and behind each of the next flushes.
     pub(crate) fn arm(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
         if self.is_busy() {
@@ -297,7 +313,8 @@ impl CopyQueue {
                 Err(error) if error.is_shortage() => return Ok(()),
                 answer => answer?,
             }
-            self.armed = self.flushed;
+            // Half a flush has its other half behind this bell.
+            self.armed = self.flushed - u64::from(self.begun > 0);
         }
         Ok(())
     }
@@ -317,7 +334,8 @@ impl CopyQueue {
         if place < self.given {
             return Some(CancelledOp::LocalPending);
         }
-        let first: usize = self.ops.range(self.given..place).map(|op| op.copies).sum();
+        // Those of half a flush that the stream has lie before them.
+        let first: usize = self.ops.range(..place).map(|op| op.copies).sum();
         let op = self.ops.remove(place)?;
         self.gathered.drain(first..first + op.copies);
         Some(CancelledOp::Quiesced)

@@ -213,7 +213,7 @@ impl FrameGroup {
             return None;
         }
         let parts = self.parts[self.part..].iter().map(|&id| &ops[id]).take_while(|op| op.memory.is_some());
-        let regions = parts.map(|op| op.key.region.0);
+        let regions = parts.map(|op| op.key);
         if !regions.clone().all(|region| pages.may_hold(self.checked, region)) {
             return None;
         }

@@ -13,6 +13,11 @@ pub struct RegionKey {
     pub generation: Generation,
 }
 
+impl RegionKey {
+    /// Of memory that nobody takes back.
+    pub const NOBODYS: Self = Self { region: RegionId(u32::MAX), generation: Generation(0) };
+}
+
 /// Where the rows of a section begin, as (local, remote) offsets in bytes.
 #[derive(Debug)]
 pub enum PlanRows {

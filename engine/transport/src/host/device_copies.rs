@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
+use penstock_core::plan::RegionKey;
 use penstock_core::planted::{self, Bug};
 
 use super::held_pages::{HeldPages, PageHold};
@@ -22,9 +24,9 @@ pub(super) struct DeviceCopies {
     holds: Holds,
 }
 
-type Holds = VecDeque<(u64, [PageHold; 2])>;
+type Holds = VecDeque<(u64, [Option<PageHold>; 2])>;
 
-fn take(holds: &mut Holds, completion_id: u64) -> Option<[PageHold; 2]> {
+fn take(holds: &mut Holds, completion_id: u64) -> Option<[Option<PageHold>; 2]> {
     // Mostly the first one.
     let place = holds.iter().position(|(held, _)| *held == completion_id)?;
     holds.remove(place).map(|(_, hold)| hold)
@@ -45,16 +47,22 @@ impl DeviceCopies {
 
     /// Gives the batch to a device. Called under the lane's hazard, after it was looked up that nothing was withdrawn.
     pub(super) fn post(&mut self, batch: &Batch<'_>, now: Revisions) -> Result<usize, PostError> {
-        let [ours, theirs] = &self.pages;
-        let (local, remote) = (batch.local_region.region.0, batch.remote_region.region.0);
+        let sides = [(now.local, batch.local_region), (now.remote, batch.remote_region)];
         // Somebody may wait for what devices have of these regions: that only becomes less until all of it has ended.
-        if !ours.may_hold(now.local, local) || !theirs.may_hold(now.remote, remote) {
+        let mut all = self.pages.iter().zip(sides);
+        if !all.all(|(pages, (revision, key))| key == RegionKey::NOBODYS || pages.may_hold(revision, key)) {
             return Err(PostError::Full);
         }
         let taken = self.devices.post(batch)?;
         if !planted::is(Bug::FreedUnderACopy) {
-            let hold = [ours.hold(now.local, [local].into_iter()), theirs.hold(now.remote, [remote].into_iter())];
-            self.holds.push_back((batch.completion_id, hold));
+            if self.holds.capacity() == 0 {
+                self.holds.reserve(IN_FLIGHT_PER_LANE_MAX);
+            }
+            let hold = |side: usize| {
+                let (revision, key) = sides[side];
+                (key != RegionKey::NOBODYS).then(|| self.pages[side].hold(revision, [key].into_iter()))
+            };
+            self.holds.push_back((batch.completion_id, [hold(0), hold(1)]));
         }
         Ok(taken)
     }
@@ -82,7 +90,7 @@ impl DeviceCopies {
                     events.completed(completion_id, result);
                 }
                 CopyEnd::Lost(failure) => {
-                    hold.into_iter().flatten().for_each(PageHold::lose);
+                    hold.into_iter().flatten().flatten().for_each(PageHold::lose);
                     events.lost(completion_id, failure);
                 }
             }

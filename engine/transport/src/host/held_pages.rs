@@ -6,6 +6,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use penstock_core::plan::RegionKey;
+
 use super::owner_state::HazardOf;
 
 /// What one lane has left there.
@@ -27,7 +29,8 @@ struct State {
 
 #[derive(Debug)]
 struct HeldRegion {
-    region: u32,
+    /// One use of its id, between two renewals.
+    key: RegionKey,
     holds: usize,
     /// The revision of this engine's log that the first of them found.
     since: u64,
@@ -37,12 +40,12 @@ struct HeldRegion {
 }
 
 impl State {
-    fn find(&mut self, region: u32) -> Option<&mut HeldRegion> {
-        self.regions.iter_mut().find(|held| held.region == region)
+    fn find(&mut self, key: RegionKey) -> Option<&mut HeldRegion> {
+        self.regions.iter_mut().find(|held| held.key == key)
     }
 
-    fn release(&mut self, region: u32, is_lost: bool) {
-        let Some(held) = self.find(region) else { return };
+    fn release(&mut self, key: RegionKey, is_lost: bool) {
+        let Some(held) = self.find(key) else { return };
         held.holds -= 1;
         if is_lost {
             held.lost_since = Some(held.lost_since.map_or(held.since, |since| since.min(held.since)));
@@ -70,28 +73,28 @@ impl HeldPages {
 
     /// Whether a call that found this revision may leave pages of this region. Once something was withdrawn, somebody may wait for
     /// those that were left: their number only falls then.
-    pub fn may_hold(&self, revision: u64, region: u32) -> bool {
-        self.state().find(region).is_none_or(|held| held.holds == 0 || held.since == revision)
+    pub fn may_hold(&self, revision: u64, key: RegionKey) -> bool {
+        self.state().find(key).is_none_or(|held| held.holds == 0 || held.since == revision)
     }
 
     /// A call that found this revision leaves pages of these regions, until the answer is dropped. Asked for before the call
     /// is over: whoever saw its hazard sees this afterwards.
-    pub fn hold(self: &Arc<Self>, revision: u64, regions: impl Iterator<Item = u32>) -> PageHold {
+    pub fn hold(self: &Arc<Self>, revision: u64, keys: impl Iterator<Item = RegionKey>) -> PageHold {
         let mut state = self.state();
         let era = state.era + 1;
         let mut hold = PageHold { pages: Arc::clone(self), first: None, others: Vec::new() };
-        for region in regions {
-            if hold.regions().any(|held| held == region) {
+        for key in keys {
+            if hold.keys().any(|held| held == key) {
                 continue;
             }
             match hold.first {
-                None => hold.first = Some(region),
-                Some(_) => hold.others.push(region),
+                None => hold.first = Some(key),
+                Some(_) => hold.others.push(key),
             }
-            match state.find(region) {
+            match state.find(key) {
                 Some(held) if held.holds > 0 => held.holds += 1,
                 Some(held) => (held.holds, held.since, held.era) = (1, revision, era),
-                None => state.regions.push(HeldRegion { region, holds: 1, since: revision, era, lost_since: None }),
+                None => state.regions.push(HeldRegion { key, holds: 1, since: revision, era, lost_since: None }),
             }
             state.era = era;
         }
@@ -108,8 +111,13 @@ impl HeldPages {
         self.state().regions.iter().any(|held| held.holds > 0)
     }
 
-    /// What there is of a region (none: of any), or comes by a call that is under way, and is older than this revision.
-    pub(super) fn older(self: &Arc<Self>, region: Option<u32>, revision: u64, is_busy: bool) -> Option<OlderPages> {
+    /// What there is of a region since it was registered with that key (none: of any), or comes by a call that is under way, and is older than this revision.
+    pub(super) fn older(
+        self: &Arc<Self>,
+        region: Option<RegionKey>,
+        revision: u64,
+        is_busy: bool,
+    ) -> Option<OlderPages> {
         let last_era = self.state().era + u64::from(is_busy);
         let older = OlderPages { pages: Arc::clone(self), region, revision, last_era };
         (is_busy || !older.are_back()).then_some(older)
@@ -121,20 +129,20 @@ impl HeldPages {
 #[must_use = "the pages count as given back as soon as it is dropped"]
 pub struct PageHold {
     pages: Arc<HeldPages>,
-    first: Option<u32>,
-    others: Vec<u32>,
+    first: Option<RegionKey>,
+    others: Vec<RegionKey>,
 }
 
 impl PageHold {
     /// Nobody will hear whether they were let go of: whoever takes the memory back waits for ever, and nobody else does.
     pub fn lose(self) {
         let mut state = self.pages.state();
-        self.regions().for_each(|region| state.release(region, true));
+        self.keys().for_each(|key| state.release(key, true));
         drop(state);
         std::mem::forget(self);
     }
 
-    fn regions(&self) -> impl Iterator<Item = u32> {
+    fn keys(&self) -> impl Iterator<Item = RegionKey> {
         self.first.iter().chain(&self.others).copied()
     }
 }
@@ -142,7 +150,7 @@ impl PageHold {
 impl Drop for PageHold {
     fn drop(&mut self) {
         let mut state = self.pages.state();
-        self.regions().for_each(|region| state.release(region, false));
+        self.keys().for_each(|key| state.release(key, false));
     }
 }
 
@@ -150,38 +158,57 @@ impl Drop for PageHold {
 #[derive(Debug, Clone)]
 pub struct OlderPages {
     pages: Arc<HeldPages>,
-    region: Option<u32>,
+    region: Option<RegionKey>,
     revision: u64,
     /// Those that were there, or came with the call under way then, are of this era at most.
     last_era: u64,
 }
 
 impl OlderPages {
+    pub(super) fn are_of_peer(&self) -> bool {
+        self.pages.whose.is_none()
+    }
+
     /// Whether nobody has any of them any more.
     pub fn are_back(&self) -> bool {
         let are_back = |held: &HeldRegion| {
             let are_others = held.holds == 0 || held.since >= self.revision || held.era > self.last_era;
             are_others && held.lost_since.is_none_or(|since| since >= self.revision)
         };
-        let is_asked = |held: &&HeldRegion| self.region.is_none_or(|region| region == held.region);
+        // Renewals have raised its generation since.
+        let is_of = |held: &HeldRegion, first: RegionKey| {
+            held.key.region == first.region && held.key.generation >= first.generation
+        };
+        let is_asked = |held: &&HeldRegion| self.region.is_none_or(|first| is_of(held, first));
         self.pages.state().regions.iter().filter(is_asked).all(are_back)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use penstock_core::{Generation, RegionId};
+
     use super::*;
+
+    /// A region as it was registered.
+    fn key(region: u32) -> RegionKey {
+        RegionKey { region: RegionId(region), generation: Generation(5) }
+    }
+
+    fn keys<const N: usize>(regions: [u32; N]) -> impl Iterator<Item = RegionKey> {
+        regions.into_iter().map(key)
+    }
 
     #[test]
     fn each_region_is_held_by_its_own_sends() {
         let pages = HeldPages::new((3, 1), Some(HazardOf::Lane));
-        assert!(pages.older(None, 8, false).is_none() && pages.may_hold(7, 1));
-        let first = pages.hold(7, [1, 2, 1].into_iter());
-        let second = pages.hold(7, [2].into_iter());
-        assert!(pages.may_hold(7, 1) && !pages.may_hold(8, 1));
-        assert!(pages.may_hold(8, 3), "another region");
-        assert!(pages.older(Some(3), 8, false).is_none(), "another region");
-        let (one, two) = (pages.older(Some(1), 8, false).unwrap(), pages.older(Some(2), 8, false).unwrap());
+        assert!(pages.older(None, 8, false).is_none() && pages.may_hold(7, key(1)));
+        let first = pages.hold(7, keys([1, 2, 1]));
+        let second = pages.hold(7, keys([2]));
+        assert!(pages.may_hold(7, key(1)) && !pages.may_hold(8, key(1)));
+        assert!(pages.may_hold(8, key(3)), "another region");
+        assert!(pages.older(Some(key(3)), 8, false).is_none(), "another region");
+        let (one, two) = (pages.older(Some(key(1)), 8, false).unwrap(), pages.older(Some(key(2)), 8, false).unwrap());
         let all = pages.older(None, u64::MAX, false).unwrap();
         drop(first);
         assert!(one.are_back() && !two.are_back() && !all.are_back());
@@ -192,19 +219,19 @@ mod tests {
     #[test]
     fn what_has_seen_the_withdrawal_keeps_nobody_waiting() {
         let pages = HeldPages::new((0, 0), Some(HazardOf::Lane));
-        let held = pages.hold(8, [1].into_iter());
-        assert!(pages.older(Some(1), 8, false).is_none());
+        let held = pages.hold(8, keys([1]));
+        assert!(pages.older(Some(key(1)), 8, false).is_none());
         let all = pages.older(None, u64::MAX, false).unwrap();
         drop(held);
-        let _later = pages.hold(9, [1].into_iter());
+        let _later = pages.hold(9, keys([1]));
         assert!(all.are_back(), "others came since");
     }
 
     #[test]
     fn a_call_that_is_under_way_may_still_leave_some() {
         let pages = HeldPages::new((0, 0), Some(HazardOf::Lane));
-        let seen = [Some(1), None].map(|region| pages.older(region, 8, true).unwrap());
-        let held = pages.hold(7, [1].into_iter());
+        let seen = [Some(key(1)), None].map(|region| pages.older(region, 8, true).unwrap());
+        let held = pages.hold(7, keys([1]));
         assert!(seen.iter().all(|seen| !seen.are_back()));
         drop(held);
         assert!(seen.iter().all(OlderPages::are_back));
@@ -213,14 +240,27 @@ mod tests {
     #[test]
     fn what_is_lost_keeps_who_takes_that_region_back_and_nobody_else() {
         let pages = HeldPages::new((0, 0), None);
-        let (lost, other) = (pages.hold(7, [1].into_iter()), pages.hold(7, [2].into_iter()));
+        let (lost, other) = (pages.hold(7, keys([1])), pages.hold(7, keys([2])));
         lost.lose();
-        assert!(pages.has_any() && pages.is_held() && pages.may_hold(9, 1), "nobody waits for what never comes");
-        let (one, two) = (pages.older(Some(1), 8, false).unwrap(), pages.older(Some(2), 8, false).unwrap());
+        assert!(pages.has_any() && pages.is_held() && pages.may_hold(9, key(1)), "nobody waits for what never comes");
+        let (one, two) = (pages.older(Some(key(1)), 8, false).unwrap(), pages.older(Some(key(2)), 8, false).unwrap());
         drop(other);
         assert!(two.are_back() && !pages.is_held());
-        drop(pages.hold(9, [1].into_iter()));
+        drop(pages.hold(9, keys([1])));
         assert!(!one.are_back() && pages.older(None, u64::MAX, false).is_some());
-        assert!(pages.older(Some(1), 7, false).is_none(), "it was withdrawn before");
+        assert!(pages.older(Some(key(1)), 7, false).is_none(), "it was withdrawn before");
+    }
+
+    #[test]
+    fn what_was_held_of_a_region_is_of_all_its_renewals_and_of_no_later_use_of_its_id() {
+        let pages = HeldPages::new((0, 0), None);
+        let renewed = RegionKey { generation: Generation(6), ..key(1) };
+        let later = RegionKey { generation: Generation(7), ..key(1) };
+        pages.hold(7, keys([1])).lose();
+        let held = pages.hold(8, [renewed].into_iter());
+        assert!(pages.older(Some(key(1)), 8, false).is_some(), "lost before it was renewed");
+        assert!(pages.older(Some(renewed), 9, false).is_some_and(|older| !older.are_back()));
+        assert!(pages.may_hold(9, later) && pages.older(Some(later), 9, false).is_none(), "it is another region");
+        drop(held);
     }
 }

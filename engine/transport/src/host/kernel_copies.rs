@@ -149,7 +149,7 @@ impl KernelCopies {
         if self.under_way == BATCHES_MAX {
             return Err(PostError::Full);
         }
-        let region = batch.local_region.region.0;
+        let region = batch.local_region;
         let mut state = self.queue.state();
         state.touch.enter();
         let now = revisions();

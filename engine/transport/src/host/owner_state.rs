@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
+use penstock_core::plan::RegionKey;
 use penstock_memory::{LivenessError, LivenessLock, MemoryError, Segment};
 use penstock_ring::bell::BELL_BYTES;
 use penstock_ring::gate::Withdrawals;
@@ -172,9 +173,9 @@ impl OwnerState {
         self.held_pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What may be touching this engine's memory at this moment for these peers: its workers, and the kernel and devices, as far as they have pages of this
-    /// region from before this revision (no region: any pages).
-    pub fn observe(&self, peers: Range<u32>, region: Option<u32>, revision: u64) -> Vec<OwnActivity> {
+    /// What may be touching this engine's memory at this moment for these peers: its workers, and the kernel and devices, as far as they have pages from before this
+    /// revision of the region that was registered with this key (none: any pages).
+    pub fn observe(&self, peers: Range<u32>, region: Option<RegionKey>, revision: u64) -> Vec<OwnActivity> {
         let (mut busy, mut found) = (Vec::new(), Vec::new());
         for peer_index in peers.clone() {
             self.view.observe_each(peer_index, &[HazardOf::Lane, HazardOf::Staging], &mut busy);
@@ -198,7 +199,7 @@ impl OwnerState {
         &self,
         peer_index: u32,
         call: &BusyWorker,
-        region: Option<u32>,
+        region: Option<RegionKey>,
         revision: u64,
     ) -> Option<OlderPages> {
         let held = self.all_held_pages();
@@ -320,6 +321,13 @@ pub struct BusyWorker {
 pub struct OwnActivity {
     worker: Option<BusyWorker>,
     pages: Option<OlderPages>,
+}
+
+impl OwnActivity {
+    /// Whether it is what a lane of a peer in this process has left with devices.
+    pub fn is_of_peer(&self) -> bool {
+        self.pages.as_ref().is_some_and(OlderPages::are_of_peer)
+    }
 }
 
 impl OwnerStateView {

@@ -1,5 +1,6 @@
 //! Hops of a lane's operations: near, by a device or this processor; far, by the transport; and at the peer, which is asked.
 
+use penstock_core::plan::RegionKey;
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Direction};
 use penstock_memory::Memory;
@@ -9,7 +10,7 @@ use super::lane::StagedLane;
 use super::message::{self, CopyHead};
 use super::op::{Hop, OpOf, StagedOp};
 use crate::host::check_withdrawals;
-use crate::lane::{PostError, Posted, Revisions};
+use crate::lane::{Batch, PostError, Posted, Revisions};
 
 /// How often one hop is checked again against what was withdrawn.
 const RECHECKS_MAX: u32 = 64;
@@ -46,7 +47,7 @@ impl StagedLane {
         let spans = &self.spans[op.done..count];
         self.touch.enter();
         let view = self.session.staging.segments.owner_state.view();
-        let (revision, checked_at, region) = (view.revision(), op.checked_at, op.local_region.region.0);
+        let (revision, checked_at, region) = (view.revision(), op.checked_at, op.local_region);
         let extents = op.spans.iter().map(|span| (span.local, span.len));
         let withdrawn = check_withdrawals(view, checked_at.local, op.local_region, extents);
         let copied = match (op.of, op.direction, withdrawn) {
@@ -77,7 +78,9 @@ impl StagedLane {
     /// By the lane, which has the devices of this process, and shows itself that they have the memory.
     fn copy_by_lane(&mut self, op: &mut StagedOp, count: usize) -> Result<Posted, PostError> {
         for _ in 0..RECHECKS_MAX {
-            let now = match self.inner.post(&op.batch(&self.spans[op.done..count], op.checked_at)) {
+            // The slot is nobody's to take back, and its region none of the other engine's.
+            let batch = op.batch(&self.spans[op.done..count], op.checked_at);
+            let now = match self.inner.post(&Batch { remote_region: RegionKey::NOBODYS, ..batch }) {
                 Err(PostError::StaleRevisions(now)) if op.direction == Direction::Read => now,
                 answer => return answer,
             };
@@ -97,7 +100,11 @@ impl StagedLane {
             // What is in a slot was copied out of memory that was not withdrawn then, or is looked at before it is copied out of it.
             let local = if op.slots.is_some() { self.view().revision() } else { op.checked_at.local };
             let checked_at = Revisions { local, ..op.checked_at };
-            match self.inner.post(&op.batch(&self.spans[op.done..count], checked_at)) {
+            let mut batch = op.batch(&self.spans[op.done..count], checked_at);
+            if self.session.reaches_devices && op.slots.is_some() {
+                batch.local_region = RegionKey::NOBODYS;
+            }
+            match self.inner.post(&batch) {
                 Ok(Posted::Moved(_)) => op.done = count,
                 Ok(Posted::Accepted(taken)) => {
                     (op.is_under_way, op.posted) = (true, taken);

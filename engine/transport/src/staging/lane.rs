@@ -72,7 +72,7 @@ pub(super) struct StagedLane {
     /// Places of operations that wait for their next hop: by direction, and those of the peer.
     pub(super) waiting: [VecDeque<usize>; 3],
     /// Devices that have no room, while operations are given their next hop.
-    full: Vec<Option<DeviceId>>,
+    full: Vec<DeviceId>,
     pub(super) ended: Vec<(u64, CopyEnd)>,
     /// What the peer's lanes have said, each behind its length.
     pub(super) heard: Vec<u8>,
@@ -463,8 +463,8 @@ impl StagedLane {
                     self.waiting[queue].remove(at);
                     continue;
                 };
-                let (hop, device) = (op.hop, op.local.device());
-                let waits = hop == Hop::Near && self.full.contains(&device);
+                let device = self.device_of_hop(&op);
+                let waits = device.is_some_and(|device| self.full.contains(&device));
                 if !waits {
                     op.own_id = self.next_id(place);
                 }
@@ -472,17 +472,15 @@ impl StagedLane {
                 self.ops[place] = Some(op);
                 let failed = match begun {
                     Ok(_) => None,
-                    // A device's own copies, or those of other lanes, make room, and others do not wait for it.
-                    Err(PostError::Full) if hop == Hop::Near => {
+                    // Others do not wait for a device. It marks the lane once it has room, as a transport does.
+                    Err(PostError::Full) => {
+                        let Some(device) = device else { break };
                         at += 1;
                         if !waits {
-                            more |= !self.pages.is_held();
                             self.full.push(device);
                         }
                         continue;
                     }
-                    // A transport marks its lane.
-                    Err(PostError::Full) => break,
                     Err(PostError::Refused(cause)) => Some(cause),
                     Err(PostError::OutOfBounds) => Some(Cause::OutOfBounds),
                     Err(PostError::StaleRevisions(_)) => Some(Cause::PlanTooOld),
@@ -499,6 +497,15 @@ impl StagedLane {
             }
         }
         Ok((any, more))
+    }
+
+    /// The device that makes an operation's hop, if one does.
+    fn device_of_hop(&self, op: &StagedOp) -> Option<DeviceId> {
+        match (op.hop, &op.remote) {
+            (Hop::Near, _) => op.local.device(),
+            (Hop::Far, RemoteMemory::Device(window)) => Some(window.device()),
+            _ => None,
+        }
     }
 
     /// Hears of what devices have done.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use penstock::config::TransportName;
 use penstock::device::{Cuda, CudaError, order_behind};
 use penstock::memory::DeviceId;
-use penstock::{Cause, Plan, PoolSpec, Span, Submit, Transfer};
+use penstock::{Cause, Engine, Plan, PoolSpec, Span, Submit, Transfer};
 
 use crate::MIB;
 use crate::card::{self, Buffer, Card, ProgramStream};
@@ -155,6 +155,40 @@ pub(crate) fn the_other_device_after_a_withdrawal() {
             stream.release();
             held.iter().for_each(|transfer| assert_eq!(transfer.wait().unwrap().bytes, MIB));
         }
+    }
+}
+
+/// Nor where a caller's own memory is staged for both: slots are nobody's to take back, and their region none of the other engine's.
+pub(crate) fn the_other_device_of_a_callers_memory() {
+    for devices_are_near in [false, true] {
+        let pair = Pair::start(|config| config);
+        let buffers = [0, 1].map(|number| Buffer::on(number, MIB));
+        let (with_devices, other) = if devices_are_near { (&pair.near, &pair.far) } else { (&pair.far, &pair.near) };
+        let labels = ["first", "second"];
+        let own = [0, 1].map(|number| buffers[number].register(with_devices, labels[number]));
+        let memory = penstock::HostMemory::from_vec(pattern(MIB, 1)).unwrap();
+        let callers = other.register(memory, "callers", penstock::Rights::READ_WRITE).unwrap();
+        let far = |label| pair.peer.wait_region(label, PATIENCE).unwrap();
+        let plans = [0, 1].map(|number| {
+            let (local, remote) = if devices_are_near { (&own[number], "callers") } else { (&callers, labels[number]) };
+            Plan::write(local, &far(remote)).extents(&ALL).build().unwrap()
+        });
+        let submit = |plan| pair.peer.submit(plan, Submit::new().within(PATIENCE)).unwrap();
+        // As many as there are regions of slots, which have numbers, too.
+        let pool = |engine: &Engine<_>| engine.pool(PoolSpec::host(4096).label("pool")).unwrap();
+        let pools: Vec<_> = (0..16).flat_map(|_| [pool(&pair.near), pool(&pair.far)]).collect();
+        let stream = ProgramStream::on(0);
+        stream.hold();
+        order(0, &stream).unwrap();
+        let held = [submit(&plans[0])];
+        assert_held(&held);
+        let is_quiet = |pool: &penstock::Pool<_>| pool.revoke(&[(0, 4096)], A_WHILE).unwrap().is_quiesced();
+        assert!(pools.iter().all(is_quiet), "nobody copies there, near: {devices_are_near}");
+        let ended = submit(&plans[1]).wait();
+        assert!(ended.is_ok(), "of the other device, near: {devices_are_near}: {ended:?}");
+        assert_held(&held);
+        stream.release();
+        assert_eq!(held[0].wait().unwrap().bytes, MIB);
     }
 }
 

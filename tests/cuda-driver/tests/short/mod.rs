@@ -73,6 +73,49 @@ pub(crate) fn for_a_while() {
     }
 }
 
+/// What is taken back is what the stream does not have, and nothing of the half flush before it.
+pub(crate) fn given_up_behind_half_a_flush() {
+    let pair = Pair::start(|config| config);
+    let buffers = [(); 4].map(|()| Buffer::new(MIB));
+    let [first, second] = [0, 1].map(|at| buffers[at].register(&pair.near, "near"));
+    buffers[2].register(&pair.far, "first");
+    buffers[3].register(&pair.far, "second");
+    let plan = |local, label| {
+        let region = pair.peer.wait_region(label, PATIENCE).unwrap();
+        Plan::write(local, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap()
+    };
+    let plans = [plan(&first, "first"), plan(&second, "second")];
+    buffers.iter().zip(1..).for_each(|(buffer, seed)| buffer.write(&pattern(MIB, seed)));
+    let shortage = Shortage::of(bit(Kind::Copy));
+    let submit = |plan| pair.peer.submit(plan, Submit::new().within(PATIENCE)).unwrap();
+    let goes = submit(&plans[0]);
+    wait_until(|| shortage.refused() >= 2);
+    let given_up = submit(&plans[1]);
+    let before = shortage.refused();
+    wait_until(|| shortage.refused() >= before + 2);
+    assert!(given_up.cancel(PATIENCE).local.is_quiesced(), "no stream has it");
+    drop(shortage);
+    assert_eq!(goes.wait().unwrap().bytes, MIB);
+    assert!(buffers[2].read() == pattern(MIB, 1), "some of its bytes were taken back");
+    assert!(buffers[3].read() == pattern(MIB, 4), "it was given up");
+}
+
+/// What is asked again has an end, if half of it is there: the rest waits for its deadline, and its device is well afterwards.
+pub(crate) fn not_begun_for_ever() {
+    let pair = Pair::start(|config| config);
+    let (here, there) = (Buffer::new(MIB), Buffer::new(MIB));
+    let local = here.register(&pair.near, "here");
+    there.register(&pair.far, "there");
+    let region = pair.peer.wait_region("there", PATIENCE).unwrap();
+    let plan = Plan::write(&local, &region).extents(&[Span { local: 0, remote: 0, len: MIB }]).build().unwrap();
+    let shortage = Shortage::of(CONTEXTS);
+    let submit = |within| pair.peer.submit(&plan, Submit::new().within(within)).unwrap();
+    let late = submit(Duration::from_millis(1500)).wait().unwrap_err();
+    assert_eq!(late.cause, Cause::DeadlineExceeded);
+    drop(shortage);
+    assert_eq!(submit(PATIENCE).wait().unwrap().bytes, MIB);
+}
+
 /// What is asked again has an end.
 pub(crate) fn for_ever() {
     let pair = Pair::start(|config| config);

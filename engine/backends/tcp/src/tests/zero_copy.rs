@@ -34,7 +34,7 @@ fn busy(side: &Side) -> Vec<OwnActivity> {
 /// The same about what was withdrawn of one region.
 fn busy_with(side: &Side, region: &Region) -> Vec<OwnActivity> {
     let state = &side.segments.owner_state;
-    state.observe(PARTY..PARTY + 1, Some(region.id().0), state.view().revision())
+    state.observe(PARTY..PARTY + 1, Some(region.first_key()), state.view().revision())
 }
 
 /// One side works, the other does not.
