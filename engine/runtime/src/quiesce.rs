@@ -235,12 +235,21 @@ impl Quarantined {
         since: Timestamp,
         end: Box<dyn Fn() -> Option<RemoteQuiesceState> + Send + Sync>,
     ) -> Self {
+        Self::unlisted("memory of the peer", since, QuiesceCondition::Owner { peer: Arc::clone(peer), end })
+    }
+
+    /// What a forked child may say about its parent's transfers.
+    pub(crate) fn forked(since: Timestamp) -> Self {
+        Self::unlisted("a transfer of the parent process", since, QuiesceCondition::Fork)
+    }
+
+    fn unlisted(label: &str, since: Timestamp, witness: QuiesceCondition) -> Self {
         Self(Arc::new(Entry {
-            label: "memory of the peer".to_owned(),
+            label: label.to_owned(),
             region: None,
             extents: Vec::new(),
             since,
-            witnesses: [QuiesceCondition::Owner { peer: Arc::clone(peer), end }].into(),
+            witnesses: [witness].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
             maker: Maker::this_process(),
@@ -255,14 +264,14 @@ impl Quarantined {
     }
 
     /// Whether it is proven by now that nothing can touch the memory any more; of a peer's memory also where that is [not
-    /// known](Self::is_unknown) and never will be.
+    /// known](Self::is_unknown) and never will be. Never in a forked child of the process that heard of it.
     pub fn is_released(&self) -> bool {
         let entry = &self.0;
         // SYNC released: pairs with the store below
         if entry.released.load(Ordering::Acquire) {
             return true;
         }
-        // A forked child proves nothing, and its parent's locks may be held for ever there.
+        // Its parent's locks may be held for ever there.
         if entry.maker.is_ancestor() {
             return false;
         }
@@ -283,7 +292,7 @@ impl Quarantined {
 
     /// Whether the memory was renewed: what might still be written are old pages, which nobody reads.
     pub fn is_renewed(&self) -> bool {
-        self.0.kept().old_pages.is_some()
+        !self.0.maker.is_ancestor() && self.0.kept().old_pages.is_some()
     }
 
     /// Fresh memory is about to be put under the blocks: what somebody wrote into them meanwhile would be lost, so
@@ -567,13 +576,6 @@ impl<E: Env> EngineInner<E> {
         let held = self.shared.quarantine.insert(&subject, Vec::new(), witnesses, self.shared.env.now());
         self.shared.control.call(ControlCall::Manager);
         held
-    }
-
-    /// What a forked child may say about its parent's transfers.
-    pub(crate) fn quarantine_forked(&self) -> Quarantined {
-        let subject =
-            Subject { label: "a transfer of the parent process", region: None, extents: &[], keep: &Vec::new };
-        self.shared.quarantine.insert(&subject, Vec::new(), vec![QuiesceCondition::Fork], self.shared.env.now())
     }
 
     /// Everyone who is copying into or out of this engine's memory at this moment. What they copy may be older than any

@@ -156,7 +156,7 @@ impl<E: Env> Pending<E> {
     fn cancel(&self, within: Duration) -> CancelOutcome {
         let shared = &self.engine.shared;
         if self.engine.shared.is_inherited() {
-            let held = self.engine.quarantine_forked();
+            let held = Quarantined::forked(shared.env.now());
             return CancelOutcome { local: LocalQuiesce::Quarantined(held), remote: RemoteQuiesce::Unknown };
         }
         let until = shared.env.now() + within;

@@ -90,11 +90,12 @@ impl Mover {
         }
         let done = context.enter().and_then(|entered| does(queues, &entered));
         // What no stream has waits until there is memory, or its transfers end; half a flush does not.
-        *short_since = short_since.filter(|_| queues.iter().any(CopyQueue::has_begun));
+        let has_begun = queues.iter().any(CopyQueue::has_begun);
+        *short_since = short_since.filter(|_| has_begun);
         let Err(error) = done else { return };
         if error.is_shortage() {
             let now = env.now();
-            if now.since(*short_since.get_or_insert(now)) < SHORTAGE_MAX {
+            if !has_begun || now.since(*short_since.get_or_insert(now)) < SHORTAGE_MAX {
                 return;
             }
         }

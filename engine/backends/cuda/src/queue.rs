@@ -307,14 +307,15 @@ impl CopyQueue {
     }
 
     fn arm_last(&mut self, bell: &Arc<StreamBell>, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
-        if self.armed < self.flushed {
+        // Half a flush has its other half behind this bell, and one of its own then.
+        let whole = self.flushed - u64::from(self.begun > 0);
+        if self.armed < whole {
             match bell.ring_behind(self.stream, entered) {
                 // Who sleeps looks by itself, and asks for it again.
                 Err(error) if error.is_shortage() => return Ok(()),
                 answer => answer?,
             }
-            // Half a flush has its other half behind this bell.
-            self.armed = self.flushed - u64::from(self.begun > 0);
+            self.armed = whole;
         }
         Ok(())
     }

@@ -571,7 +571,13 @@ impl Lane for StagedLane {
 
     fn cancel_op(&mut self, completion_id: u64) -> CancelledOp {
         let is_it = |op: &Option<StagedOp>| op.as_ref().is_some_and(|op| op.of == OpOf::Worker(completion_id));
-        let Some(place) = self.ops.iter().position(is_it) else { return self.inner.cancel_op(completion_id) };
+        let Some(place) = self.ops.iter().position(is_it) else {
+            if self.waiting.iter().any(|waiting| !waiting.is_empty()) {
+                // It may be what they wait for.
+                self.ready.mark(self.session.peer_index as usize);
+            }
+            return self.inner.cancel_op(completion_id);
+        };
         let is_quiet = self.ops[place].as_ref().is_some_and(|op| self.is_quiet(op));
         let Some(op) = self.ops[place].as_mut() else { return CancelledOp::Quiesced };
         let answer = match op.hop {

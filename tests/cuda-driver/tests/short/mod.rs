@@ -113,6 +113,13 @@ pub(crate) fn not_begun_for_ever() {
     let late = submit(Duration::from_millis(1500)).wait().unwrap_err();
     assert_eq!(late.cause, Cause::DeadlineExceeded);
     drop(shortage);
+    // It is no part of the second that another one has, much later.
+    std::thread::sleep(Duration::from_millis(1100));
+    let shortage = Shortage::of(bit(Kind::Copy));
+    let goes = submit(PATIENCE);
+    wait_until(|| shortage.refused() >= 2);
+    drop(shortage);
+    assert_eq!(goes.wait().unwrap().bytes, MIB);
     assert_eq!(submit(PATIENCE).wait().unwrap().bytes, MIB);
 }
 
