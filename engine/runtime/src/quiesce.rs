@@ -133,7 +133,7 @@ pub(crate) enum RemoteQuiesceState {
 
 /// Somebody who was seen in the middle of a copy and has not moved since.
 pub(crate) enum QuiesceCondition {
-    /// A worker of this engine, by its hazard, or the kernel with pages that it was left.
+    /// A worker of this engine, by its hazard, or the kernel or a device with pages that it was left.
     Worker { ours: Arc<EngineSegments>, activity: OwnActivity },
     /// A peer's worker, by its hazard, and what its call has left with devices, if both engines are in this process.
     Peer { peer: Arc<PeerState>, busy: BusyWorker, left: Option<OlderPages> },

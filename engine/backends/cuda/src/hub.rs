@@ -25,7 +25,7 @@ use crate::queue::{Copy, CopyQueue, FLUSHES_MAX, LaneId, OpResult, OpenOp, Way};
 
 /// How often streams are asked whether they go on. Who sleeps wakes as often while there are copies.
 const ASK_EVERY: Duration = Duration::from_millis(5);
-/// A driver that has no memory for a call is asked again for so long.
+/// A driver that has no memory for the other half of a flush is asked again for so long.
 const SHORTAGE_MAX: Duration = Duration::from_secs(1);
 /// Words are in lines of their own.
 const WORD_BYTES: u64 = 64;

@@ -213,8 +213,8 @@ impl FrameGroup {
             return None;
         }
         let parts = self.parts[self.part..].iter().map(|&id| &ops[id]).take_while(|op| op.memory.is_some());
-        let regions = parts.map(|op| op.key);
-        if !regions.clone().all(|region| pages.may_hold(self.checked, region)) {
+        let keys = parts.map(|op| op.key);
+        if !keys.clone().all(|key| pages.may_hold(self.checked, key)) {
             return None;
         }
         let mut held = io.held_pieces()?;
@@ -230,7 +230,7 @@ impl FrameGroup {
             }
             first = 0;
         }
-        held.held_by(pages.hold(self.checked, regions));
+        held.held_by(pages.hold(self.checked, keys));
         Some(held)
     }
 
